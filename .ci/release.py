@@ -70,7 +70,9 @@ def write_bills(folder: Path) -> None:
 
 
 def write_checksums(folder: Path, key: Path) -> Path:
-    """Write and sign ``SHA256SUMS`` of all files, in the format of sha256sum."""
+    """Write and sign ``SHA256SUMS`` of all files, in the format of sha256sum; locks are removed."""
+    for lock in folder.glob(".*.lock"):
+        lock.unlink()
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("SHA256SUMS"))
     sums = folder / "SHA256SUMS"
     sums.write_text("".join(f"{hash_file(folder / name)}  {name}\n" for name in names))

@@ -21,11 +21,13 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import PYTHON
 from gipfel_extension.network import read_gate, read_network
 from gipfel_extension.server.job_tabs import ClusterAround
+from gipfel_extension.server.security import shared_security
 from gipfel_extension.telemetry.events import Event, read_events
 from gipfel_extension.telemetry.ranks import read_ranks
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.topology.cluster import ClusterState, NodeCounts, read_states
 from gipfel_extension.topology.read import read_topology
+from gipfel_spawner.handlers.security import SharedSecurity
 
 pytestmark = pytest.mark.cluster
 
@@ -226,6 +228,34 @@ def _end_network(run: Path, user: UnixUser, gipfel: str, runs: Callable[[], bool
     assert runs(), "the job itself continues"
 
 
+def _is_over(run: Path) -> bool:
+    """Return whether a job exceeded both limits of the site, and has sent all that it wants to send."""
+    kinds = {event.kind for event in read_events(run / "telemetry")}
+    found = read_network(run)
+    sent = max((row.sent or 0 for row in found.rows), default=0) if found else 0
+    return kinds >= {"network_rate", "network_volume"} and sent >= 12 * 100_000
+
+
+def _end_job(run: Path, user: UnixUser, gipfel: str, cluster: OneMachine) -> None:
+    """End a job without a gate for its network, as an operator does, once its limits are exceeded."""
+    assert wait_until(lambda: _is_over(run), _LIMIT_S), _told(run, user.home)
+    # What the job's server tells the hub for the operators' page.
+    shown = SharedSecurity.model_validate(shared_security(run, {})).texts
+    assert "▲ network over the limit" in shown
+    variables = ["env", "-i", f"HOME={user.home}", "PATH=/usr/bin:/bin", "SUDO_USER=ada"]
+    variables += [f"{name}={value}" for name, value in cluster.environment.items()]
+    words = (gipfel, "net", str(run), "--end", "it leaks")
+    refused = user.run(*variables, *words)
+    assert (refused.returncode, "--end-job" in refused.stderr) == (1, True), refused.stderr
+    done = user.run(*variables, *words, "--end-job")
+    assert done.returncode == 0, done.stderr
+    assert f"Job {run.name.removeprefix('net-')} ends" in done.stderr
+    events = [event.message for event in read_events(run / "telemetry") if event.kind == "network_closed"]
+    assert events == [
+        f"ada ended {user.name}'s job {run.name.removeprefix('net-')} for its network: it leaks."
+    ]
+
+
 _LEAK = """
 import os, socket, sys, time
 host, port, wait = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
@@ -233,7 +263,9 @@ opened = socket.create_server(("", 0))
 question = b"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\4leak\\7example\\0\\0\\1\\0\\1"
 asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 asked.connect((host, 53))
-kept = []
+kept = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+for place, each in enumerate(kept):
+    each.connect((host, 54 + place))
 for _ in range(12):
     try:
         asked.send(question)
@@ -270,7 +302,7 @@ def test_a_job_that_leaks_is_seen_and_with_a_gate_refused(
         server.settimeout(0.1)
         port = server.getsockname()[1]
         enough = user.home / "enough"
-        wait = (str(enough),) if gate else ()
+        wait = (str(enough),)
         spec = JobSpec(
             kind="notebook",
             command=(PYTHON, "-c", _LEAK, cluster.hub_address, str(port), *wait),
@@ -287,6 +319,8 @@ def test_a_job_that_leaks_is_seen_and_with_a_gate_refused(
             "USER": user.name,
             # The network of this test is outside.
             "GIPFEL_NETWORK_INSIDE": "192.0.2.0/24",
+            "GIPFEL_NETWORK_NEW_PER_MINUTE": "2",
+            "GIPFEL_NETWORK_GB": "0.0005",
             JOB_VARIABLE: spec.model_dump_json(),
         }
         settings = [f"{name}={value}" for name, value in variables.items()]
@@ -298,13 +332,17 @@ def test_a_job_that_leaks_is_seen_and_with_a_gate_refused(
         place = f"{cluster.hub_address}:{port}"
 
         def seen() -> list[Event]:
-            return [event for event in read_events(run / "telemetry") if place in event.message]
+            kinds = ("network_destination", "network_refused")
+            found = read_events(run / "telemetry")
+            return [each for each in found if each.kind in kinds and place in each.message]
 
         try:
             assert wait_until(lambda: bool(seen()), _LIMIT_S), _told(run, user.home)
             if gate:
                 _end_network(run, user, f"{runtime}/bin/gipfel", lambda: _runs(cluster, job))
                 enough.touch()
+            else:
+                _end_job(run, user, f"{runtime}/bin/gipfel", cluster)
             assert wait_until(
                 lambda: not cluster.call(["squeue", "--noheader", f"--job={job}"]).strip(), _LIMIT_S
             )

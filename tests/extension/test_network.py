@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from gipfel_cluster.egress.log import CLOSED, GateLog
+from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.network import Limits, Owner, Socket, SocketTable, TrafficWatch, read_network
+from gipfel_extension.network.end import end_job, end_network
 from gipfel_extension.network.record import GateTail, NetworkFile, read_gate
 from gipfel_extension.telemetry.events import read_events
 
@@ -263,6 +265,50 @@ def test_the_log_of_a_gate_is_read_once_and_summed_up(tmp_path: Path) -> None:
     assert tail.read_closed()
     assert not tail.read_closed()
     assert "ended" in read_gate(tmp_path).closed
+
+
+class _Scheduler:
+    """A scheduler that knows the job 7, and notes what is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    async def query(self, ids: list[str]) -> dict[str, str]:
+        return {each: "RUNNING" for each in ids if each == "7"}
+
+    async def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+
+
+def test_the_end_of_a_network_is_audited(tmp_path: Path) -> None:
+    lines: list[str] = []
+    scheduler, run = _Scheduler(), tmp_path / "net-7"
+    (run / "telemetry").mkdir(parents=True)
+
+    def end() -> str:
+        return end_job(run, "ada", "it\nleaks", {}, scheduler=scheduler, audit=lines.append)  # type: ignore[arg-type]
+
+    with pytest.raises(GipfelError, match="names no job"):
+        end()
+    for record, why in (
+        ({"job_id": "7", "ended": "2026"}, "ended already"),
+        ({"job_id": "8", "ended": None}, "8"),
+    ):
+        (run / "record.json").write_text(json.dumps(record))
+        with pytest.raises(GipfelError, match=why):
+            end()
+    assert (lines, scheduler.cancelled) == ([], [])
+    (run / "record.json").write_text(json.dumps({"job_id": "7", "ended": None}))
+    assert not end_network(run, "ada", "it leaks", audit=lines.append)
+    assert (end(), scheduler.cancelled) == ("7", ["7"])
+    (event,) = read_events(run / "telemetry")
+    assert event.message == f"{lines[0]}."
+    assert lines[0].startswith("ada ended ")
+    assert lines[0].endswith("'s job 7 for its network: it leaks")
+    GateLog(run / "gate", "n1").open()
+    assert end_network(run, "ada", "it leaks", audit=lines.append)
+    assert lines[1].endswith("run net-7: it leaks")
+    assert read_gate(run).closed
 
 
 def test_a_destination_of_a_gate_is_counted_and_not_reported_twice() -> None:

@@ -46,8 +46,11 @@ _UNREADABLE = 2
     help="End the network of the run's gates within seconds; what runs behind them goes on. An operator "
     "does it as the user: sudo -u USER gipfel net RUN --end REASON.",
 )
+@click.option(
+    "--end-job", "ends_job", is_flag=True, help="With --end: if nothing is behind a gate, end the job."
+)
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
-def net(recording: str, *, outside: bool, reason: str | None, as_document: bool) -> int:
+def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as_document: bool) -> int:
     """List the connections of a run by program and rank: peers, bytes, and ports that it listened on.
 
     RUN is a run folder or its name, by default that of this job, else your newest. Recorders look once a
@@ -64,7 +67,7 @@ def net(recording: str, *, outside: bool, reason: str | None, as_document: bool)
     try:
         run = resolve_recording(recording)
         if reason is not None:
-            return _end(run, reason)
+            return _end(run, reason, ends_job=ends_job)
         record, gate = read_network(run), read_gate(run)
     except SourceError as error:
         report_line(str(error))
@@ -96,24 +99,24 @@ def net(recording: str, *, outside: bool, reason: str | None, as_document: bool)
     return 0
 
 
-def _end(run: "Path", reason: str) -> int:
-    """End the network of a run's gates; there must be one."""
-    from gipfel_cluster.egress.start import close_gates  # noqa: PLC0415
-    from gipfel_cluster.scheduler.machine import current_user_name  # noqa: PLC0415
+def _end(run: "Path", reason: str, *, ends_job: bool) -> int:
+    """End the network of a run's gates, or its job where that is asked for and it has none."""
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..network import read_gate  # noqa: PLC0415
+    from ..network.end import end_job, end_network, operator_name  # noqa: PLC0415
 
-    if not read_gate(run).used:
-        report_line("Nothing in this run is behind a gate. End its job to end its network.")
-        return 1
-    # sudo names the operator; without it, it is the user.
-    by = os.environ.get("SUDO_USER") or current_user_name()
+    by = operator_name()
     try:
-        close_gates(run, by, reason, time.time_ns())
-    except OSError as error:
-        report_line(f"The gates can't be closed: {error.strerror}. End the job instead.")
+        if end_network(run, by, reason):
+            report_line(f"The network of {run.name} ends within seconds.")
+        elif ends_job:
+            report_line(f"Job {end_job(run, by, reason, os.environ)} ends, and its network with it.")
+        else:
+            report_line("Nothing in this run is behind a gate. Add --end-job to end its job.")
+            return 1
+    except GipfelError as error:
+        report_line(str(error))
         return _UNREADABLE
-    report_line(f"The network of {run.name} ends within seconds.")
     return 0
 
 

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
-from ..server.security import end_network, kept_verdicts, save_environment, scan_path, shared_security
+from ..network.end import end_network
+from ..server.security import kept_verdicts, save_environment, scan_path, shared_security
 from .base import GipfelRouteHandler, route
 
 _MOST_PATHS = 500

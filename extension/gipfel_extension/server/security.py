@@ -3,13 +3,11 @@
 import asyncio
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.egress.start import close_gates
 from gipfel_cluster.image_verdict import (
     SecurityVerdict,
     is_configured,
@@ -107,23 +105,6 @@ def security_document(run: Path, launch: str | None, environment: Mapping[str, s
             JobException(**each.model_dump(mode="json")) for each in verdict.excepted[:_MOST_FINDINGS]
         ),
     ).model_dump(mode="json")  # fmt: skip
-
-
-def end_network(run: Path, by: str, reason: str) -> bool:
-    """End the network of a run's gates; return False where nothing runs behind one.
-
-    Raises
-    ------
-    GipfelError
-        The run folder can't be written to.
-    """
-    if not read_gate(run).used:
-        return False
-    try:
-        close_gates(run, by, reason, time.time_ns())
-    except OSError as error:
-        raise GipfelError(f"The gates can't be closed: {error.strerror}.", "End the job instead.") from error
-    return True
 
 
 async def _run_gipfel(

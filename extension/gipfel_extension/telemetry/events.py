@@ -42,7 +42,7 @@ KINDS: Mapping[str, str] = {
     "network_allowed": "a program of the job reaches a new destination through its gate",
     "network_refused": "the gate of the job refuses a destination",
     "network_ungated": "ranks run outside of their gate",
-    "network_closed": "the network of the job's gates was ended",
+    "network_closed": "the network of the job's gates was ended, or the job for its network",
     "malicious_file": "a file that was scanned is malicious",
     "network_rate": "the job reaches many new destinations in a minute",
     "network_volume": "the job has sent much data outside of the cluster",
