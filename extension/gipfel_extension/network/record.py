@@ -4,7 +4,6 @@ Recorders write the first, gates write the second; both are read here.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from glob import escape
@@ -15,7 +14,7 @@ from gipfel_cluster.egress.log import DIRECTORY as GATE_DIRECTORY
 from gipfel_cluster.egress.log import OUTSIDE, read_closed
 
 from ..telemetry.events import file_name
-from ..telemetry.files import open_log, open_regular, read_regular
+from ..telemetry.files import append_text, open_regular, read_regular
 from .traffic import Flow, FlowKey
 
 DIRECTORY = "network"
@@ -104,12 +103,7 @@ class NetworkFile:
         if not lines:
             return
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        handle = open_log(self._path)
-        try:
-            if os.fstat(handle).st_size + len(lines) <= _MAX_BYTES:
-                os.write(handle, lines.encode())
-        finally:
-            os.close(handle)
+        append_text(self._path, lines, _MAX_BYTES)
 
 
 def read_network(run: Path) -> NetworkRecord | None:

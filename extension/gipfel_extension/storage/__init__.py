@@ -6,14 +6,13 @@ user can see them.
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..telemetry.events import file_name
-from ..telemetry.files import open_log, read_regular
+from ..telemetry.files import append_text, read_regular
 from ..telemetry.sources.file_systems import ClientRates, Mount
 from .file_systems import ProbeTimes
 from .job_files import FileGroup, RankIo
@@ -211,16 +210,9 @@ class StorageFile:
         # Names that are not text come from a file system, and JSON can hold them only escaped.
         text = json.dumps(line, separators=(",", ":")) + "\n"
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        handle = open_log(self._path)
         self._lines += 1
-        try:
-            size = os.fstat(handle).st_size
-            if size > _SPARSE_BYTES and self._lines % _EVERY and "files" not in line:
-                return
-            if size + len(text) <= _MAX_BYTES:
-                os.write(handle, text.encode())
-        finally:
-            os.close(handle)
+        sparse = self._lines % _EVERY and "files" not in line
+        append_text(self._path, text, _SPARSE_BYTES if sparse else _MAX_BYTES)
 
 
 def read_storage(run: Path) -> StorageRecord | None:

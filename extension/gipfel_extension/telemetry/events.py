@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import open_log, read_regular
+from .files import append_text, read_regular
 
 #: Ending of the files that hold events.
 SUFFIX = ".events.jsonl"
@@ -123,11 +123,7 @@ def events_file(telemetry: Path, node: str, recorder: str) -> Path:
 def append_event(telemetry: Path, event: Event, writer: str) -> None:
     """Append an event to the events file of a writer that is not a recorder; do nothing if that fails."""
     with suppress(OSError):
-        handle = open_log(events_file(telemetry, event.node, writer))
-        try:
-            os.write(handle, json.dumps(event.to_json()).encode() + b"\n")
-        finally:
-            os.close(handle)
+        append_text(events_file(telemetry, event.node, writer), json.dumps(event.to_json()) + "\n")
 
 
 def report_to_job(environment: Mapping[str, str], kind: str, message: str, writer: str) -> None:

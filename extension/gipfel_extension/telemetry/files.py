@@ -13,6 +13,7 @@ from gipfel_cluster.regular_files import open_log, open_regular, read_regular, r
 
 __all__ = [
     "MAX_RECORD_BYTES",
+    "append_text",
     "open_log",
     "open_regular",
     "read_json",
@@ -40,6 +41,25 @@ def read_json(path: Path, max_bytes: int, *, follow: bool = False) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def append_text(path: Path, text: str, max_bytes: int | None = None) -> None:
+    """Append whole lines to a file in one write, so that those of several processes don't mix.
+
+    Do nothing if the file would be larger than `max_bytes`.
+
+    Raises
+    ------
+    OSError
+        The file can't be written.
+    """
+    content = text.encode()
+    handle = open_log(path)
+    try:
+        if max_bytes is None or os.fstat(handle).st_size + len(content) <= max_bytes:
+            os.write(handle, content)
+    finally:
+        os.close(handle)
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -20,7 +20,7 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.scheduler.machine import run_command, run_sync
 from gipfel_cluster.scheduler.notation import expand_hostlist
 
-from ..telemetry.files import open_log, read_regular
+from ..telemetry.files import append_text, read_regular
 from ..telemetry.sample import SourceError
 from ..telemetry.sources.web import checked_url, get_json
 from . import FOLDER, MOST_SLURM_BYTES, SLURM_FILE
@@ -266,18 +266,7 @@ def _instant(base: str, query: str) -> int | None:
 
 def append_state(run: Path, state: ClusterState) -> None:
     """Add a state to the run folder, unless its file is full."""
-    path = run / CLUSTER_FILE
-    try:
-        full = path.stat().st_size > _MOST_FILE_BYTES
-    except FileNotFoundError:
-        full = False
-    if not full:
-        file = open_log(path)
-        try:
-            # One write, so that lines of the recorder and of a notebook server don't mix.
-            os.write(file, state.model_dump_json().encode() + b"\n")
-        finally:
-            os.close(file)
+    append_text(run / CLUSTER_FILE, state.model_dump_json() + "\n", _MOST_FILE_BYTES)
 
 
 def read_states(run: Path) -> list[ClusterState]:

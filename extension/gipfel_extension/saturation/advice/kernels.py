@@ -5,7 +5,7 @@ import numpy as np
 from ..levels import Flags
 from ..result import Trace
 from .losses import LossRule
-from .model import TRAINING, Advice, AdviceContext, Applicability, Knob, time_saved_text, time_share
+from .model import TRAINING, Advice, AdviceContext, Applicability, Evidence, Knob, time_saved_text, time_share
 
 #: SM activity above which kernels fill the GPU: launch overhead is then not the problem.
 _FILLED = 0.6
@@ -194,7 +194,23 @@ class ActivationCheckpointing(_Occupancy):
         )
 
 
-class FusedOptimizer:
+class _TimeRule:
+    """Rule whose advice saves time, while the score stays or falls."""
+
+    name: str
+    knob: Knob
+    applies: Applicability
+
+    def advice(self, sentence: str, action: str, saved: float, evidence: Evidence, note: str = "") -> Advice:
+        """Return the advice; ``saved`` is the share of the time that the same work takes less."""
+        gain = time_saved_text(saved) + note
+        applies = self.applies.text
+        return Advice(
+            self.name, sentence, action, 0.0, gain, self.knob, (evidence,), applies, time_saved=saved
+        )
+
+
+class FusedOptimizer(_TimeRule):
     """Rule: memory-bound phases between tensor work, as of an optimizer that is not fused."""
 
     name = "fused-optimizer"
@@ -214,17 +230,7 @@ class FusedOptimizer:
             "phases of matrix work."
         )
         action = "If that is the optimizer, use its fused form: steps become shorter at the same utilization."
-        return Advice(
-            self.name,
-            sentence,
-            action,
-            0.0,
-            time_saved_text(fraction),
-            self.knob,
-            (evidence,),
-            self.applies.text,
-            time_saved=fraction,
-        )
+        return self.advice(sentence, action, fraction, evidence)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
@@ -246,7 +252,7 @@ _OTHER_TENSOR = ("PIPE_TENSOR_IMMA_ACTIVE", "PIPE_TENSOR_DFMA_ACTIVE")
 _MAX_CAPPED = 10.0
 
 
-class HalfPrecision:
+class HalfPrecision(_TimeRule):
     """Rule: the FP32 pipe does work that tensor pipes could do."""
 
     name = "half-precision"
@@ -269,17 +275,7 @@ class HalfPrecision:
         action = "Where matrices are multiplied, let autocast use bf16, or allow TF32."
         # Tensor pipes take a fraction of the time that FP32 pipes take for the same product.
         saved = time_share(trace, where)
-        return Advice(
-            self.name,
-            sentence,
-            action,
-            0.0,
-            time_saved_text(saved) + _SCORE_MAY_FALL,
-            self.knob,
-            (evidence,),
-            self.applies.text,
-            time_saved=saved,
-        )
+        return self.advice(sentence, action, saved, evidence, _SCORE_MAY_FALL)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples with FP32 busy, tensor pipes idle, and memory no busier than FP32."""
@@ -289,7 +285,7 @@ class HalfPrecision:
             return binds & (context.column(trace, "PIPE_TENSOR_ACTIVE") < 0.05)
 
 
-class QuarterPrecision:
+class QuarterPrecision(_TimeRule):
     """Rule: tensor pipes bind on a GPU that has FP8, probably in 16-bit floating point."""
 
     name = "quarter-precision"
@@ -315,17 +311,7 @@ class QuarterPrecision:
         )
         action = "Use FP8 if the model allows it: it does twice the work in the same time."
         saved = time_share(trace, where) / 2
-        return Advice(
-            self.name,
-            sentence,
-            action,
-            0.0,
-            time_saved_text(saved) + _SCORE_MAY_FALL,
-            self.knob,
-            (evidence,),
-            self.applies.text,
-            time_saved=saved,
-        )
+        return self.advice(sentence, action, saved, evidence, _SCORE_MAY_FALL)
 
     def _has_fp8(self, context: AdviceContext, trace: Trace) -> bool:
         models = {score.device.uuid: score.model for score in context.job.gpus}
