@@ -7,8 +7,7 @@ import pytest
 from saturation_tables import busy, gpu, table
 
 from gipfel_extension.saturation import advise, score_table
-from gipfel_extension.saturation.advice import Advice, Knob
-from gipfel_extension.saturation.advice.debounce import HOLD_S, DebouncedAdvice, debounce
+from gipfel_extension.saturation.advice import HOLD_S, Advice, DebouncedAdvice, Knob, debounce
 from gipfel_extension.server.analysis import SaturationAnalysis
 from gipfel_extension.telemetry.sample import SampleTable
 

@@ -8,9 +8,13 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 
-from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
+from gipfel_extension.telemetry.figures.activity import (
+    MetricsFeed,
+    figure_delta,
+    metric_rows,
+    saturation_figure,
+)
 from gipfel_extension.telemetry.figures.image import static_image
-from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed, metric_rows
 from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.metric_table import HOST_METRICS
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from .launch_cell import LaunchCell, launch
     from .launch_static import LaunchList, launches
     from .lesson import Lesson
-    from .loading import load
     from .measurement import Measurement, measure, run_workload
-    from .run import KernelRun, present_run
+    from .run import KernelRun, load, present_run
     from .saturation import Saturation
     from .vetting import Vetting, vet
 
@@ -66,7 +65,7 @@ _MODULES = {
     "explain": "explanation",
     "launch": "launch_cell",
     "launches": "launch_static",
-    "load": "loading",
+    "load": "run",
     "measure": "measurement",
     "plan": "displays",
     "present_run": "run",

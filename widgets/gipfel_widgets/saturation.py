@@ -17,13 +17,12 @@ import traitlets
 
 from gipfel_cluster.model import one_line
 from gipfel_extension.saturation import Advice, advise, document_of, score_table
-from gipfel_extension.saturation.advice.debounce import DebouncedAdvice
+from gipfel_extension.saturation.advice import DebouncedAdvice
 from gipfel_extension.saturation.result import points_over_time
-from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
+from gipfel_extension.telemetry.figures.activity import MetricsFeed, figure_delta, saturation_figure
 from gipfel_extension.telemetry.figures.heat import heat_figure
 from gipfel_extension.telemetry.figures.image import small_image, stacked_images, static_image
 from gipfel_extension.telemetry.figures.lines import LINES, coarsened
-from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed
 from gipfel_extension.telemetry.figures.run_figures import time_series_figure
 from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.figures.score_figures import score_figure, shares_figure

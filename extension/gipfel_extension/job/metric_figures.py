@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..telemetry.figures.activity import COUNTERS, DURATIONS
 from ..telemetry.figures.lines import plain_text
-from ..telemetry.figures.metric_rows import COUNTERS, DURATIONS
 from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked
 from ..telemetry.user_metrics import UserMetric, UserMetrics

@@ -21,7 +21,7 @@ from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, runs_root, write_atomically
 
 from ..saturation import Advice, advise, document_of, score_table
-from ..saturation.advice.debounce import HOLD_S, DebouncedAdvice
+from ..saturation.advice import HOLD_S, DebouncedAdvice
 from ..telemetry.energy import energy_of
 from ..telemetry.events import Event, read_events
 from ..telemetry.files import read_regular

@@ -15,8 +15,8 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
-from ..saturation.advice.debounce import HOLD_S
-from ..telemetry.figures.metric_rows import MetricsFeed
+from ..saturation.advice import HOLD_S
+from ..telemetry.figures.activity import MetricsFeed
 from ..telemetry.live.feed import SaturationFeed
 from ..telemetry.sample import Device, Sample, SampleTable
 from ..telemetry.user_metrics import METRICS_FILE

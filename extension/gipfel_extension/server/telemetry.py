@@ -12,7 +12,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
-from ..saturation.advice.debounce import HOLD_S
+from ..saturation.advice import HOLD_S
 from ..telemetry.files import open_log, read_tail
 from .broadcast import SaturationBroadcast
 from .runs import CurrentRun, current_run, list_runs, run_folder

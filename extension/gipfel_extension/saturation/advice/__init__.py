@@ -1,7 +1,10 @@
-"""Advice: rules that read a scored job; without evidence in the samples a rule gives none."""
+"""Advice: rules that read a scored job; without evidence in the samples a rule gives none.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+In live views, advice appears or disappears only after that has lasted for a minute.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...telemetry.sample import SampleTable
 from ..result import JobScore
@@ -21,7 +24,20 @@ from .losses import UnusedGpu, unaddressed_losses
 from .model import Advice, AdviceContext, Evidence, Knob, Rule, Workload
 from .waiting import BucketSize, LoaderWorkers, PinnedMemory, Placement, SlowRank, VideoDecoder
 
-__all__ = ["RULES", "Advice", "Evidence", "Knob", "Rule", "advise"]
+__all__ = [
+    "HOLD_S",
+    "RULES",
+    "Advice",
+    "DebouncedAdvice",
+    "Evidence",
+    "History",
+    "Knob",
+    "Rule",
+    "TrackedAdvice",
+    "advise",
+    "debounce",
+]
+
 
 RULES: tuple[Rule, ...] = (
     UnusedGpu(),
@@ -82,3 +98,121 @@ def _advice_of_rules(context: AdviceContext, work: Workload, rules: Sequence[Rul
             action = f"If this is {rule.applies.text}: {advice.action[:1].lower()}{advice.action[1:]}"
             advice = replace(advice, action=action, certain=False)
         yield advice
+
+
+#: Seconds for which evidence must last before an advice appears, and be absent before it disappears.
+HOLD_S = 60.0
+
+
+@dataclass(frozen=True)
+class TrackedAdvice:
+    """Newest advice of a rule; `since_s` is the time when `is_found` changed last, in monotonic seconds."""
+
+    advice: Advice
+    is_found: bool
+    is_displayed: bool
+    since_s: float
+
+
+#: Tracked advice by the name of its rule.
+History = Mapping[str, TrackedAdvice]
+
+
+def debounce(
+    history: History, advice: Sequence[Advice], now_s: float, hold_s: float = HOLD_S
+) -> tuple[History, tuple[Advice, ...]]:
+    """Return the next history, and the advice to show now, the greatest gain first.
+
+    Advice that is shown and found again has its newest text; otherwise it keeps the last one until it
+    disappears.
+
+    Parameters
+    ----------
+    history
+        History that the last call returned; empty at first.
+    advice
+        Advice that the rules find now.
+    now_s
+        Monotonic time in seconds.
+    """
+    found = {each.rule: each for each in advice}
+    next_history = {}
+    for rule in dict.fromkeys((*history, *found)):
+        tracked = _next(history.get(rule), found.get(rule), now_s, hold_s)
+        if tracked is not None:
+            next_history[rule] = tracked
+    shown = [each.advice for each in next_history.values() if each.is_displayed]
+    return next_history, tuple(sorted(shown, key=lambda each: -each.gain))
+
+
+def _next(
+    tracked: TrackedAdvice | None, advice: Advice | None, now_s: float, hold_s: float
+) -> TrackedAdvice | None:
+    if tracked is None:
+        return (
+            None
+            if advice is None
+            else TrackedAdvice(advice, is_found=True, is_displayed=hold_s <= 0, since_s=now_s)
+        )
+    changed = tracked.is_found != (advice is not None)
+    since_s = now_s if changed else tracked.since_s
+    lasted = now_s - since_s >= hold_s
+    if advice is not None:
+        return replace(
+            tracked,
+            advice=advice,
+            is_found=True,
+            is_displayed=tracked.is_displayed or lasted,
+            since_s=since_s,
+        )
+    if not tracked.is_displayed or lasted:
+        return None
+    return replace(tracked, is_found=False, since_s=since_s)
+
+
+class DebouncedAdvice:
+    """Debounced advice of several views of one run, such as time windows of different lengths.
+
+    Parameters
+    ----------
+    hold_s
+        Seconds for which evidence must last, or be absent.
+    """
+
+    def __init__(self, hold_s: float = HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._histories: dict[float, History] = {}
+
+    def displayed(
+        self,
+        view: float,
+        table: SampleTable,
+        find: Callable[[SampleTable], Sequence[Advice]],
+        advice: Sequence[Advice],
+        now_s: float,
+    ) -> tuple[Advice, ...]:
+        """Return the advice that a view shows now.
+
+        A new view starts with the advice for the samples until `hold_s` ago, as if it had been open since.
+
+        Parameters
+        ----------
+        view
+            Key of the view.
+        find
+            Function that applies the rules to a table; called with a table that ends earlier.
+        """
+        history = self._histories.get(view)
+        if history is None:
+            at_s, before_ns = now_s - self._hold_s, int(self._hold_s * 1e9)
+            earlier = find(table.until(table.last_ns - before_ns)) if before_ns and table.last_ns else ()
+            history = {
+                each.rule: TrackedAdvice(each, is_found=True, is_displayed=False, since_s=at_s)
+                for each in earlier
+            }
+        self._histories[view], found = debounce(history, advice, now_s, self._hold_s)
+        return found
+
+    def keep(self, views: Collection[float]) -> None:
+        """Forget all views but these."""
+        self._histories = {view: each for view, each in self._histories.items() if view in views}

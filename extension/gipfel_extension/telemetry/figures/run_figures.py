@@ -9,6 +9,7 @@ import numpy as np
 
 from ..sample import Device
 from ..user_metrics import UserMetrics
+from .activity import metric_rows
 from .lines import (
     CLOCK_LINES,
     FURTHER_LINES,
@@ -34,7 +35,6 @@ from .lines import (
     series,
     span_ms,
 )
-from .metric_rows import metric_rows
 from .palette import COLORS, DEVICES
 from .stack import Plot, stacked
 

@@ -332,6 +332,7 @@ def _request(
 ) -> JobRequest:
     spec = plan.spec
     runtime = context.runtime(spec.runtime, plan.scheduler)
+    has_gpus = plan.scheduler == "slurm" or Path("/dev/nvidiactl").exists()
     if edf and edf.image and not runtime.root:
         raise GipfelError(
             "There is no runtime to mount into the image.",
@@ -367,7 +368,7 @@ def _request(
             reservation=spec.reservation,
             exclude=excluded_nodes(spec, plan.cluster, environment),
             nodes=spec.nodes,
-            gpus_per_node=spec.gpus_per_node if plan.scheduler == "slurm" or _has_gpus() else 0,
+            gpus_per_node=spec.gpus_per_node if has_gpus else 0,
             time=spec.time,
             warn_s=int(spec.grace_s) + _MARGIN_S,
             requeue=spec.on_preempt == "requeue",
@@ -379,10 +380,6 @@ def _request(
         raise GipfelError(
             f"The launch's {field} can't be used: {first['msg']}.", "See `gipfel launch --help`."
         ) from None
-
-
-def _has_gpus() -> bool:
-    return Path("/dev/nvidiactl").exists()
 
 
 def _absolute(path: str, directory: Path) -> Path:
