@@ -14,6 +14,7 @@ from test_tracking_stores import WANDB
 
 from gipfel_extension.tracking import Follower
 from gipfel_extension.tracking.scalar import Scalar, SeriesTable, Shape, sparkline
+from gipfel_extension.tracking.wandb_rows import HistoryRows
 
 _MANY = 1 << 16
 
@@ -51,7 +52,7 @@ def _database(draw: random.Random) -> bytes:
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE metrics (key, value, timestamp, step, is_nan, run_uuid)")
     database.execute("CREATE TABLE runs (run_uuid, name)")
-    rows = [("loss", draw.random(), 1_800_000_000_000, i, 0, "r") for i in range(200)]
+    rows = [("loss", draw.random(), 1_800_000_000_000, i, 0, "r") for i in range(60)]
     database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
     database.commit()
     return database.serialize()
@@ -126,6 +127,67 @@ def test_hostile_megabytes_take_tens_of_megabytes(tmp_path: Path, name: str, dat
         assert tracemalloc.get_traced_memory()[1] < 80 << 20
     finally:
         tracemalloc.stop()
+
+
+_TEXTS = (
+    rb"""1 -2.5e-7 NaN "NaN" Infinity -Infinity null {} "x" 1_0 1. 1e999 - -nan 123456789012345678""".split()
+)
+_ODD_TEXTS = (b"", b"1 ", b"9" * 41, b"\xff", b'"' + b"a" * 300 + b'"')
+_KEYS = (*b"a train/loss _step _timestamp _runtime".split(), b"", b"x" * 8, b"x" * 16, b"k" * 100, b"k" * 210)
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    low = bytes([value & 0x7F | (0x80 if value > 0x7F else 0)])
+    return low + _varint(value >> 7) if value > 0x7F else low
+
+
+def _row(draw: random.Random) -> bytes:
+    """Return a record of the history, with its type before it; one in five is damaged."""
+    items = b""
+    for _ in range(draw.randrange(12)):
+        key = draw.choice(_KEYS)
+        parts = [
+            b"\x0a" + _sized(key),
+            b"\x12" + _sized(key),
+            (b"\x12" + _sized(key[:9])) * draw.randrange(11),
+        ]
+        text = (
+            draw.choice((*_TEXTS, *_ODD_TEXTS))
+            if draw.random() < 0.5
+            else repr(draw.random() * 10.0 ** draw.randint(-9, 9)).encode()
+        )
+        if key in (b"_step", b"_timestamp"):
+            text = b"%d" % draw.randrange(10 ** draw.randint(1, 20))
+        items += b"\x0a" + _sized(draw.choice(parts) + b"\x82\x01" + _sized(text))
+    if draw.random() < 0.3:
+        items += b"\x12" + _sized(b"\x08" + _varint(draw.randrange(10 ** draw.randint(1, 20))))
+    kind = b"\x1a" if draw.random() < 0.1 else b"\x12"
+    row = b"\x01\x08" + _varint(draw.randrange(10 ** draw.randint(1, 18))) + kind + _sized(items)
+    if draw.random() < 0.8:
+        return row
+    body = bytearray(row)
+    for _ in range(draw.randrange(4)):
+        body[draw.randrange(len(body))] = draw.randrange(256)
+    return bytes(body[: draw.randrange(1, 2 * len(body))])
+
+
+def test_many_rows_of_wandb_have_the_values_that_they_have_one_by_one() -> None:
+    found = 0
+    for seed in range(60):
+        draw = random.Random(seed)
+        rows = [_row(draw) for _ in range(draw.randrange(8, 60))]
+        together, alone = HistoryRows(3), HistoryRows(3)
+        batch = together.read(rows)
+        singly = [each for row in rows for each in alone.read([row])]
+        assert list(map(repr, batch)) == list(map(repr, singly))
+        assert together.damaged == alone.damaged
+        assert len(batch) == len(singly)
+        found += len(batch)
+    assert found > 2_000
 
 
 def test_links_pipes_and_directories_of_such_names_are_left_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -246,7 +246,7 @@ class MetricsDirectory:
         elif path.exists():
             self._follower.add(path, self._logs)
 
-    def _timed(self, file: FileSummary, scalars: list[Scalar]) -> list[Scalar]:
+    def _timed(self, file: FileSummary, scalars: Sequence[Scalar]) -> Sequence[Scalar]:
         """Return the values with times."""
         count = sum(each.time_ns is None for each in scalars)
         if not count:
@@ -264,7 +264,7 @@ class MetricsDirectory:
                 timed.append(each)
         return timed
 
-    def _lines(self, file: FileSummary, scalars: list[Scalar]) -> list[bytes]:
+    def _lines(self, file: FileSummary, scalars: Sequence[Scalar]) -> list[bytes]:
         """Return lines of ``metrics.jsonl``: one for consecutive values of one step, time and rank."""
         lines: list[bytes] = []
         values: dict[str, float | int | None] = {}
@@ -298,7 +298,7 @@ class MetricsDirectory:
         return scalar.name if owner == file.source else f"{file.source.name}/{scalar.name}"
 
 
-def _untimed_steps(scalars: list[Scalar]) -> int:
+def _untimed_steps(scalars: Sequence[Scalar]) -> int:
     """Return how often the step changes among the values without a time, and one."""
     steps = [each.step for each in scalars if each.time_ns is None]
     return 1 + sum(a != b for a, b in pairwise(steps))

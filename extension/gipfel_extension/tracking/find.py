@@ -6,7 +6,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,7 +299,7 @@ class Follower:
             self._files[path] = _File(summary, reader, old)
             self._kinds[path] = chosen
 
-    def poll(self, *, last: bool = False) -> Iterator[tuple[FileSummary, list[Scalar]]]:
+    def poll(self, *, last: bool = False) -> Iterator[tuple[FileSummary, Sequence[Scalar]]]:
         """Yield what is new in each file, in pieces.
 
         Parameters
@@ -324,7 +324,7 @@ class Follower:
                 if kept:
                     yield file.summary, kept
 
-    def _kept(self, file: _File, found: list[Scalar]) -> list[Scalar]:
+    def _kept(self, file: _File, found: Sequence[Scalar]) -> Sequence[Scalar]:
         since = self._since_ns
         if since is None:
             return found

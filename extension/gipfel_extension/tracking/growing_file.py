@@ -54,7 +54,8 @@ class GrowingFile:
 
     def advance(self, count: int, read: bytes = b"") -> None:
         """Move the offset; `read` is what :meth:`read` returned, if all of `count` bytes are of it."""
-        self._before = (self._before + read[:count])[-_REMEMBERED:] if count <= len(read) else b""
+        last = read[max(0, count - _REMEMBERED) : count]
+        self._before = (self._before + last)[-_REMEMBERED:] if count <= len(read) else b""
         self.offset += count
 
     def _read(self, file: BinaryIO, count: int) -> bytes:

@@ -1,9 +1,14 @@
 """One logged value, the limits that hold for all readers, and the series that `gipfel metrics` lists."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 #: Longer names are not metrics; they are dropped and counted.
 MAX_NAME_LENGTH = 200
@@ -36,6 +41,50 @@ class Scalar(NamedTuple):
     rank: int | None = None
 
 
+#: Step or time of a value that has none, in a batch.
+NOTHING = -(2**63)
+
+
+class ScalarBatch(Sequence[Scalar]):
+    """Values in columns, each made a :class:`Scalar` when it is asked for.
+
+    Parameters
+    ----------
+    names
+        Names by number.
+    columns
+        Number of the name, step, time in ns and value of each; ``NOTHING`` for no step or time.
+    """
+
+    def __init__(self, names: Sequence[str], columns: Sequence[NDArray[Any]], rank: int | None) -> None:
+        self._names = names
+        self._columns = columns
+        self._rank = rank
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[Scalar]:
+        name, step, time_ns, value = self._columns
+        names = map(self._names.__getitem__, name.tolist())
+        rows = zip(names, _optional(step), _optional(time_ns), value.tolist(), repeat(self._rank))
+        return map(_scalar, rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return ScalarBatch(self._names, [column[index] for column in self._columns], self._rank)
+        return next(iter(self[index : index + 1 or None]))
+
+
+#: ``Scalar._make`` in half the time: it is called for each value.
+_scalar: Callable[[Iterable[Any]], Scalar] = partial(tuple.__new__, Scalar)
+
+
+def _optional(column: NDArray[np.int64]) -> list[int | None]:
+    found: list[int | None] = column.tolist()
+    return [None if each == NOTHING else each for each in found] if (column == NOTHING).any() else found
+
+
 class Reader(Protocol):
     """Reader of one file that may still grow."""
 
@@ -44,7 +93,7 @@ class Reader(Protocol):
         """Number of records, lines, cells or names that were dropped."""
         ...
 
-    def read(self, *, last: bool = False) -> list[Scalar] | None:
+    def read(self, *, last: bool = False) -> Sequence[Scalar] | None:
         """Return the values of the next piece of the file; None where there is nothing more for now.
 
         Parameters
@@ -102,6 +151,14 @@ def nanoseconds(seconds: float) -> int | None:
     # A product of the whole number would round to 256 ns.
     whole = math.floor(seconds)
     return plausible_time(whole * 10**9 + round((seconds - whole) * 1e9))
+
+
+def times_of(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return :func:`nanoseconds` of each, ``NOTHING`` where that is None."""
+    fine = (seconds >= _YEAR_2000_NS / 1e9) & (seconds < 9.2e9)
+    whole = np.floor(np.where(fine, seconds, 0))
+    rest = np.rint((np.where(fine, seconds, 0) - whole) * 1e9)
+    return np.where(fine, whole.astype(np.int64) * 10**9 + rest.astype(np.int64), NOTHING)
 
 
 def plausible_time(time_ns: int) -> int | None:
@@ -244,7 +301,7 @@ class SeriesTable:
         self._series: dict[tuple[str, str, int | None], Series] = {}
         self.left_out = 0
 
-    def add(self, source: str, scalars: list[Scalar]) -> None:
+    def add(self, source: str, scalars: Iterable[Scalar]) -> None:
         """Take values of any series of one source."""
         for scalar in scalars:
             key = source, scalar.name, scalar.rank
