@@ -359,7 +359,9 @@ def matrix_figure(matrix: TrafficMatrix, *, dark: bool = False) -> dict[str, Any
 
 
 def _trace(low: float, high: float, *, dark: bool) -> dict[str, Any]:
-    powers = range(int(np.ceil(low)), int(np.floor(high)) + 1)
+    powers = [float(each) for each in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
+    # Without two powers of ten in it, a scale says nothing.
+    ticks = powers if len(powers) > 1 else [low, high]
     return {
         "type": "heatmap",
         "uid": "communication",
@@ -371,12 +373,7 @@ def _trace(low: float, high: float, *, dark: bool) -> dict[str, Any]:
         "hovertemplate": "%{text}<extra></extra>",
         "colorbar": {
             "thickness": 12,
-            "tickvals": list(powers),
-            "ticktext": [_power_text(each) for each in powers],
+            "tickvals": ticks,
+            "ticktext": [size_text(10**each) for each in ticks],
         },
     }
-
-
-def _power_text(power: int) -> str:
-    unit = ("B", "kB", "MB", "GB", "TB", "PB")[min(power // 3, 5)]
-    return f"{10 ** (power - 3 * min(power // 3, 5))} {unit}"

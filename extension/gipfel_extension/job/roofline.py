@@ -22,6 +22,7 @@ from ..telemetry.figures.palette import (
     simulated_mark,
     text_color,
 )
+from ..telemetry.figures.stack import legend, plot_title
 from ..telemetry.store.overview import Overview
 from ..vetting.reference_values import ReferenceValue, gpu_reference
 from .rows import DeviceRow, Floats
@@ -46,6 +47,8 @@ _SIMULATED = "NVIDIA GH200 120GB"
 _MOST_POINTS = 1024
 _DECADES = 3.5
 _PIXELS = 380
+#: Of a legend of four lines, below the title.
+_LEGEND_PIXELS = 77
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,10 @@ def _by_gpu(
 
 
 def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
-    layout = clear_layout("Roofline, TFLOP/s", _PIXELS, dark=dark, top=98, bottom=44)
+    layout = clear_layout("", _PIXELS, dark=dark, top=4, bottom=44)
+    # As in a stack of plots: the page moves title and legend together where the legend has fewer lines.
+    upper = round(1 - (_LEGEND_PIXELS + 18) / (_PIXELS - 48), 6)
+    layout["annotations"] = [plot_title("Roofline, TFLOP/s", 1) | {"yshift": _LEGEND_PIXELS}]
     top = max(np.log10(each.tensor) for each in roofs)
     knee = float(np.log10(roofs[0].tensor / roofs[0].memory))
     grid = {"gridcolor": grid_color(dark=dark), "zeroline": False, "fixedrange": True}
@@ -280,12 +286,10 @@ def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
         "range": [float(top) - _DECADES, float(top) + 0.2],
         "tickvals": list(y),
         "ticktext": [f"{10.0 ** (each - 12):g}" for each in y],
+        "domain": [0.0, upper],
     }
     layout["margin"]["l"] = 48
-    layout["legend"] = {
-        "orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yref": "paper", "yanchor": "bottom",
-        "font": {"size": 11},
-    }  # fmt: skip
+    layout["legend"] = legend(upper)
     layout["showlegend"] = True
     layout["meta"] = {"sources": [each.sources for each in roofs[:3]]}
     return layout

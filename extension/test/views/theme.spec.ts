@@ -1,4 +1,4 @@
-import { fitLegend, isDark, themedFigure } from '../../src/views/figures/theme';
+import { fitLegends, isDark, themedFigure } from '../../src/views/figures/theme';
 
 const LIGHT_PAGE_TEXT = '#303030';
 
@@ -74,25 +74,51 @@ describe('a browser that forces colours', () => {
   });
 });
 
-describe('the first legend of a figure', () => {
+describe('the legends of a figure', () => {
+  const names = ['utilization', 'SM active', 'tensor active', 'DRAM active'];
   const drawn = (width: number): Record<string, unknown> => {
     const layout = {
-      margin: { l: 48, r: 10, t: 4 },
-      height: 300,
-      annotations: [{ yshift: 39 }, { yshift: 1 }]
+      margin: { l: 48, r: 10, t: 4, b: 40 },
+      height: 304,
+      yaxis: { domain: [0.5, 0.75] },
+      legend: { y: 0.75 },
+      yaxis2: { domain: [0, 0.25] },
+      annotations: [
+        { yref: 'y domain', yshift: 39 },
+        { yref: 'y2 domain', yshift: 1 },
+        { text: 'simulated', yref: 'paper', yshift: -18 }
+      ]
     };
-    const names = ['utilization', 'SM active', 'tensor active', 'DRAM active'];
     const traces = names.map(name => ({ uid: name, name, legend: 'legend', showlegend: true }));
-    fitLegend(layout, traces, width);
+    fitLegends(layout, traces, width);
     return layout;
   };
 
-  it('gets space for the lines that it has in a narrow figure, below the title', () => {
+  it('get space for the lines that they have in a narrow figure, below the title', () => {
     expect(drawn(234)).toEqual({
-      margin: { l: 48, r: 10, t: 42 },
-      height: 338,
-      annotations: [{ yshift: 77 }, { yshift: 1 }]
+      margin: { l: 48, r: 10, t: 4, b: 40 },
+      height: 342,
+      yaxis: { domain: [1 - (0.5 * 260 + 38) / 298, 1 - (0.25 * 260 + 38) / 298] },
+      legend: { y: 1 - (0.25 * 260 + 38) / 298 },
+      yaxis2: { domain: [0, 1 - (0.75 * 260 + 38) / 298] },
+      annotations: [
+        { yref: 'y domain', yshift: 77 },
+        { yref: 'y2 domain', yshift: 1 },
+        { text: 'simulated', yref: 'paper', yshift: -18 }
+      ]
     });
-    expect(drawn(320).height).toBe(300);
+  });
+
+  it('leave no gap in a wide figure, and what fits alone', () => {
+    expect(drawn(700)).toMatchObject({ height: 285, annotations: [{ yshift: 20 }, { yshift: 1 }, {}] });
+    expect(drawn(320).height).toBe(304);
+    const heat = {
+      margin: { l: 48, r: 10, t: 4, b: 40 },
+      height: 200,
+      yaxis: {},
+      annotations: [{ yshift: -18 }]
+    };
+    expect(fitLegends(heat, [], 320)).toBe('0');
+    expect(heat).toMatchObject({ height: 200, annotations: [{ yshift: -18 }] });
   });
 });

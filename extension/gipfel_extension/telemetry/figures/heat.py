@@ -144,6 +144,8 @@ def _scale(style: LineStyle, *, dark: bool) -> dict[str, Any]:
         "ypad": 2,
         "ticklabelposition": "outside top",
         "nticks": 3,
+        # In a narrow picture plotly.js turns labels that might touch, which are then cut off.
+        "tickangle": 0,
         "tickfont": {"size": 11, "color": text_color(dark=dark)},
         "ticksuffix": "" if style.scale_max else f" {style.unit}",
     }

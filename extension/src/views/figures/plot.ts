@@ -11,7 +11,7 @@ import {
   type IPlotlyNode,
   type PlotlyLoader
 } from './plotly';
-import { fitLegend, isDark, markSpan, themed, withRange } from './theme';
+import { fitLegends, isDark, markSpan, themed, withRange } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace, type SampleUpdate } from './traces';
 
 /** Shortest time axis: a few points should not fill the whole width. */
@@ -138,11 +138,11 @@ export class FigureView {
     const first = this._plotly === null;
     this._plotly = plotly;
     const own = themed(this._given, this.node);
+    this._legends = fitLegends(own, this._traces, this.node.clientWidth);
     if (this.options.fill) {
       own.height = Math.max(Number(own.height), this.node.clientHeight);
     }
     this._setRange(own);
-    fitLegend(own, this._traces, this.node.clientWidth);
     if (this._span) {
       markSpan(own, this._span, this.node);
     }
@@ -264,8 +264,15 @@ export class FigureView {
   }
 
   private async _fit(): Promise<void> {
-    if (this._plotly && !this._disposed && this.node.clientWidth > 0) {
-      await (this.options.fill ? this.draw() : this._plotly.Plots.resize(this.node));
+    if (!this._plotly || !this._given || this._disposed || this.node.clientWidth <= 0) {
+      return;
+    }
+    const legends = fitLegends({ ...this._given }, this._traces, this.node.clientWidth);
+    if (this.options.fill || legends !== this._legends) {
+      await this.draw();
+    }
+    if (!this.options.fill) {
+      await this._plotly.Plots.resize(this.node);
     }
   }
 
@@ -284,6 +291,7 @@ export class FigureView {
   private _metrics: readonly string[] = [];
   private _zoom: readonly string[] | null = null;
   private _moves = false;
+  private _legends = '';
   private _revision = 0;
   private _disposed = false;
 }

@@ -128,23 +128,57 @@ function isDarkColour(ground: string): boolean {
 const SAMPLE_PIXELS = 45;
 const LETTER_PIXELS = 6;
 const LINE_PIXELS = 19;
+const MOST_LINES = 8;
 
-/** Make space for the first legend of a figure that is narrower than its server expected: it has more lines. */
-export function fitLegend(layout: PartialJSONObject, traces: readonly ITrace[], width: number): void {
-  const margin = layout.margin as Readonly<Record<'l' | 'r' | 't', number>>;
-  const lengths = traces
-    .filter(each => each.legend === 'legend' && each.showlegend)
-    .map(each => each.name?.length ?? 0);
-  const [title, ...others] = layout.annotations as { yshift?: number }[];
-  const columns = (width - margin.l - margin.r) / (SAMPLE_PIXELS + LETTER_PIXELS * Math.max(...lengths));
-  // The title of the first plot is above its legend.
-  const yshift = LINE_PIXELS * Math.ceil(lengths.length / (Math.floor(columns) || 1)) + 1;
-  const more = yshift - Number(title?.yshift);
-  if (more > 0) {
-    layout.annotations = [{ ...title, yshift }, ...others];
-    layout.margin = { ...margin, t: margin.t + more };
-    layout.height = Number(layout.height) + more;
+/** Title of a plot, above its legend. */
+interface ITitle extends PartialJSONObject {
+  yref?: string;
+  yshift?: number;
+}
+
+/**
+ * Fit the space between title and plot to the lines that each legend of a figure has at this width; return the
+ * changes in pixels, which differ only where it must be drawn again.
+ */
+export function fitLegends(layout: PartialJSONObject, traces: readonly ITrace[], width: number): string {
+  const { l, r, t, b } = layout.margin as Readonly<Record<'l' | 'r' | 't' | 'b', number>>;
+  const titles = [...((layout.annotations ?? []) as ITitle[])];
+  const numbers = Object.keys(layout).flatMap(key => /^yaxis(\d*)$/.exec(key)?.[1] ?? []);
+  let added = 0;
+  const shifts = numbers.map(number => {
+    const place = titles.findIndex(each => each.yref === `y${number} domain` && each.yshift !== undefined);
+    const widths = traces
+      .filter(each => each.legend === `legend${number}` && each.showlegend)
+      .map(each => SAMPLE_PIXELS + LETTER_PIXELS * (each.name?.length ?? 0));
+    const title = titles[place];
+    if (title?.yshift !== undefined && widths.length > 0) {
+      // In several lines, plotly.js draws columns as wide as the longest entry.
+      const isOneLine = widths.reduce((sum, each) => sum + each, 0) <= width - l - r;
+      const columns = isOneLine ? widths.length : Math.floor((width - l - r) / Math.max(...widths));
+      const lines = Math.min(MOST_LINES, Math.ceil(widths.length / Math.max(1, columns)));
+      const yshift = LINE_PIXELS * lines + 1;
+      added += yshift - title.yshift;
+      titles[place] = { ...title, yshift };
+    }
+    return added;
+  });
+  const height = Number(layout.height);
+  const before = height - t - b;
+  if (shifts.some(each => each !== 0)) {
+    numbers.forEach((number, place) => {
+      const axis = layout[`yaxis${number}`] as { domain: [number, number] };
+      const moved = (end: number): number =>
+        Math.max(0, 1 - ((1 - end) * before + (shifts[place] ?? 0)) / (before + added));
+      const domain = axis.domain.map(moved);
+      layout[`yaxis${number}`] = { ...axis, domain };
+      if (layout[`legend${number}`]) {
+        layout[`legend${number}`] = { ...(layout[`legend${number}`] as PartialJSONObject), y: domain[1] };
+      }
+    });
+    layout.annotations = titles;
+    layout.height = height + added;
   }
+  return shifts.join();
 }
 
 /** Highlight a time span in each plot of a figure, in the colour of the page; between plots are titles and legends. */
