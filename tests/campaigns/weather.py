@@ -136,7 +136,7 @@ def _on_slow_link(
     Where most of the data is ``cached``, reads are quick and many while nothing is asked of the mount.
     """
     size = len(latency)
-    rate = np.exp(random.uniform(np.log(3e6), np.log(60e6))) * np.exp(0.1 * random.standard_normal(size))
+    rate = np.exp(random.uniform(np.log(2e6), np.log(60e6))) * np.exp(0.1 * random.standard_normal(size))
     idle = random.uniform(1e8, 2e9) if cached else random.uniform(0, 2e5)
     moved = np.where(heavy, rate, idle * random.random(size))
     opens = np.where(heavy, random.uniform(0, 40), 0.0) * random.random(size)

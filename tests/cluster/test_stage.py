@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 import sftp_share
 from edf_files import write_edf
@@ -268,6 +269,41 @@ def test_ranks_in_containers_read_the_copies_at_the_same_path(place: Place, imag
     for folder in (user.home / ".gipfel/runs/transfers").iterdir():
         place.stop(folder.name)
     assert wait_until(place.nothing_left, 15), place.left()
+
+
+def test_launches_and_batch_notebooks_stage_what_they_are_given(place: Place, images: Images) -> None:
+    user, at = place.user, place.share.at
+    digest = hashlib.sha256((place.share.source / "data.bin").read_bytes()).hexdigest()
+    program = "import hashlib, sys; print('READ', hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())"
+    user.write("read.py", program)
+    write_edf(user, "plain", image=images.python, mounts=(f"{at}:{at}", f"{user.home}:{user.home}"))
+    place.share.reset()
+    words = f"--nodes 2 --no-preflight --in-job --wait --edf plain --stage {place.data} --stage-to memory"
+    command = f"{place.runtime}/bin/gipfel launch --launcher srun {words} -- read.py {place.data}"
+    status, out, err = place.end(place.start(command))
+    assert status == 0, err + out
+    assert (out + err).count(f"READ {digest}") == 2
+    assert place.share.total() <= 1.1 * _BYTES, dict(place.share.sent)
+    for folder in (user.home / ".gipfel/runs/transfers").iterdir():
+        place.stop(folder.name)
+    assert wait_until(place.nothing_left, 15), place.left()
+    notebook = nbformat.v4.new_notebook()
+    source = (
+        f"import hashlib; print('READ', hashlib.sha256(open({str(place.data)!r}, 'rb').read()).hexdigest())"
+    )
+    notebook.cells = [nbformat.v4.new_code_cell(source)]
+    user.write("read.ipynb", nbformat.writes(notebook))
+    place.share.reset()
+    words = f"read.ipynb done.ipynb --nodes 2 --wait --edf plain --stage {place.data} --stage-to memory"
+    status, out, err = place.end(place.start(f"{place.runtime}/bin/gipfel submit {words}"))
+    assert status == 0, err + out
+    assert digest in (user.home / "done.ipynb").read_text()
+    assert "staged on 2 of 2 nodes (memory)" in out + err + "".join(
+        each.read_text() for each in (user.home / ".gipfel/runs").rglob("stage.log")
+    )
+    assert place.share.total() <= 1.1 * _BYTES, dict(place.share.sent)
+    # They end with their own job.
+    assert wait_until(place.nothing_left, 20), place.left()
 
 
 def test_a_disk_that_is_too_small_is_named_and_the_others_copies_are_removed(place: Place) -> None:

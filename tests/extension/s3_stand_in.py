@@ -15,12 +15,14 @@ KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG"
 class S3StandIn:
     """The service: objects of the one bucket ``sets``, and what it does wrong.
 
-    ``cut`` sends half of each body; after ``change_after`` requests for bodies, objects have another ETag.
+    ``is_open`` lets requests without a signature in; ``cut`` sends half of each body; after ``change_after``
+    requests for bodies, objects have another ETag.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.objects: dict[str, bytes] = {}
         self.cut = False
+        self.is_open = False
         self.change_after: int | None = None
         self.bodies = self.refused = 0
         self.sent = 0
@@ -83,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()
-        if body and self.service.cut and status == 206:
+        if body and self.service.cut and status in {200, 206}:
             self.wfile.write(content[: len(content) // 2])
             self.close_connection = True
         elif body:
@@ -104,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _problem(self) -> str:
         """Return why the request's signature is refused; empty if it is that of the key."""
         given = self.headers.get("Authorization", "")
+        if not given and self.service.is_open:
+            return ""
         if not given.startswith("AWS4-HMAC-SHA256 "):
             return "AccessDenied"
         parts = dict(each.strip().split("=", 1) for each in given.split(" ", 1)[1].split(","))

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 from data_trees import make_tree
+from s3_stand_in import s3_stand_in
 
 from gipfel_cluster.edf import check_edfs
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
-from gipfel_extension.data.layers import find_layers
+from gipfel_extension.data.fetch import fetch, read_list
+from gipfel_extension.data.layers import RemoveRequest, find_layers, remove
 from gipfel_extension.data.pack import PackRequest, pack
-from gipfel_extension.data.verify import compare, verify
+from gipfel_extension.data.verify import compare, load_entries, verify
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
 
@@ -117,3 +119,63 @@ def test_help_and_json(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["valid"] is True
     assert main(["data", "diff", str(image), str(image), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"added": [], "removed": [], "changed": []}
+
+
+def test_items_by_url_keep_url_hash_and_time_and_changed_ones_are_refused(tmp_path: Path) -> None:
+    directory, image = tmp_path / "set", tmp_path / "set.sqsh"
+    with s3_stand_in() as service:
+        service.objects = {"a.jpg": b"picture", "b.jpg": b"second"}
+        service.is_open = True
+        url = service.environment["AWS_ENDPOINT_URL"]
+        (tmp_path / "urls").write_text(f"# items\n{url}/sets/a.jpg\ns3://sets/b.jpg deep/b.jpg\n")
+        wanted = read_list(tmp_path / "urls")
+
+        def run(**how: bool) -> tuple[int, int]:
+            return fetch(wanted, directory, service.environment, now=lambda: "2030-01-01T00:00:00Z", **how)
+
+        assert run() == (2, 0)
+        assert (run(), run(check=True)) == ((0, 2), (0, 2))
+        summary = pack(PackRequest(directory, image))
+        entry = load_entries(image)[b"a.jpg"]
+        assert (entry.url, entry.fetched) == (f"{url}/sets/a.jpg", "2030-01-01T00:00:00Z")
+        assert (summary.files, verify(image).valid, compare(directory, image).is_empty) == (2, True, True)
+        service.objects["a.jpg"] = b"changed"
+        with pytest.raises(GipfelError, match=r"a\.jpg has changed since 2030-01-01T00:00:00Z"):
+            run(check=True)
+        service.cut = True
+        (directory / "a.jpg").unlink()
+        with pytest.raises(GipfelError, match=r"a\.jpg can't be fetched: the answer was cut off"):
+            run()
+    # Of an item that is deleted a tombstone is left, and the root hash is another one.
+    again = pack(PackRequest(directory, image, replace=True))
+    gone = load_entries(image)[b"a.jpg"]
+    assert (gone.kind, gone.url, gone.sha256) == ("removed", entry.url, entry.sha256)
+    assert again.root != summary.root
+    assert verify(image).valid
+    remove(RemoveRequest(image, (b"deep/b.jpg",), {}))
+    assert load_entries(image)[b"deep/b.jpg"].url == "s3://sets/b.jpg"
+    (directory / "deep/b.jpg").write_bytes(b"SECOND")
+    with pytest.raises(GipfelError, match=r"not what was fetched by URL: deep/b\.jpg"):
+        pack(PackRequest(directory, image, replace=True))
+    assert sorted(each.name for each in directory.iterdir()) == [".gipfel-fetched.jsonl", "deep"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ftp://host/a", "no URL of http"),
+        ("file:///etc/passwd", "no URL of http"),
+        ("https://me:word@host/a", "a key in its URL"),
+        ("https://host/a?X-Amz-Signature=1", "a key in its URL"),
+        ("https://host/a ../a", "no path below"),
+        ("https://host/a /a", "no path below"),
+        ("https://host/", "no path below"),
+        ("https://host/a .gipfel-fetched.jsonl", "a reserved name"),
+        ("https://host/a b c", "too many words"),
+    ],
+)
+def test_a_line_that_is_no_item_is_refused_by_its_number(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "urls").write_text(f"https://host/x\n{line}\n")
+    with pytest.raises(GipfelError, match=rf"Line 2 of urls is not valid: it has {words}") as caught:
+        read_list(tmp_path / "urls")
+    assert "word@" not in str(caught.value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
-from .data_pack import add, pack, remove
+from .data_pack import add, fetch, pack, remove
 from .data_stage import stage, status
 from .data_try import try_command
 from .runs import size_text
@@ -59,7 +59,7 @@ def data() -> None:
     """
 
 
-for _command in (pack, add, remove, stage, status, try_command):
+for _command in (fetch, pack, add, remove, stage, status, try_command):
     data.add_command(_command)
 
 

@@ -24,6 +24,48 @@ _json_option = click.option(
 )
 
 
+@click.command(
+    epilog=examples(
+        "gipfel data fetch urls.txt ~/imagenet",
+        "gipfel data fetch urls.txt ~/imagenet --check     has anything changed at its URL?",
+        "gipfel data pack ~/imagenet imagenet.sqsh         the manifest keeps URLs, hashes and times",
+    )
+)
+@click.argument("listed", metavar="LIST", type=_path)
+@click.argument("directory", metavar="DIR", type=_path)
+@click.option("--check", is_flag=True, help="Fetch items that are there again, too, and compare them.")
+@_json_option
+def fetch(*, listed: Path, directory: Path, check: bool, as_json: bool) -> int:
+    """Fetch the items of a data set by URL, and keep URL, hash and time of each.
+
+    A line of LIST is URL [PATH] [sha256:HASH]; URLs begin with http, https or s3. What is there as it was
+    fetched is not fetched again. An item that has changed is refused, here, at its URL, and when it is
+    packed; of one that is deleted the image's manifest keeps a tombstone.
+
+    Exit status: 0 all are there, 1 not.
+    """
+    from ..data.fetch import fetch as fetch_items  # noqa: PLC0415
+    from ..data.fetch import read_list  # noqa: PLC0415
+    from ..data.pack import utc_now  # noqa: PLC0415
+
+    table = LiveTable() if LiveTable.is_supported() and not as_json else None
+    wanted = read_list(listed)
+    done = 0
+
+    def on_item(path: str) -> None:
+        nonlocal done
+        done += 1
+        if table is not None:
+            table.draw([f"{done} of at most {len(wanted)}: {path}"])
+
+    fetched, there = fetch_items(wanted, directory, os.environ, now=utc_now, check=check, on_item=on_item)
+    if as_json:
+        click.echo(json.dumps({"directory": str(directory), "fetched": fetched, "there": there}))
+    else:
+        click.echo(f"{directory}: {fetched} items fetched, {there} were there")
+    return 0
+
+
 def _packing_options(command: Any) -> Any:
     for option in (
         click.option("--for", "access", type=click.Choice(["random", "sequential"]), default="random",

@@ -197,7 +197,9 @@ def without(entries: Mapping[bytes, Entry], paths: Sequence[bytes]) -> list[Entr
     found = []
     for path, entry in sorted(entries.items()):
         if path in gone and entry.kind != "removed":
-            found.append(Entry(path, "removed", 0, sha256=entry.sha256))
+            found.append(
+                replace(Entry(path, "removed", 0, sha256=entry.sha256), url=entry.url, fetched=entry.fetched)
+            )
         elif entry.kind == "hardlink" and entry.target in gone:
             # The next name of a file whose first name was removed.
             name = first.setdefault(entry.target, path)

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,6 +51,9 @@ class Entry:
     sha256: str = ""
     target: bytes = b""
     xattrs: tuple[tuple[str, bytes], ...] = ()
+    #: Of an item that was fetched: from where, and when (UTC); not compared, since the content counts.
+    url: str = field(default="", compare=False)
+    fetched: str = field(default="", compare=False)
 
     def line(self) -> bytes:
         """Return the entry's line of the manifest."""
@@ -63,6 +66,8 @@ class Entry:
             fields["target"] = to_text(self.target)
         if self.xattrs:
             fields["xattrs"] = {name: value.hex() for name, value in self.xattrs}
+        if self.url:
+            fields |= {"url": self.url, "fetched": self.fetched}
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
@@ -180,6 +185,8 @@ def _entry(line: bytes) -> Entry:
             digest,
             to_bytes(fields.get("target", "")),
             tuple((name, bytes.fromhex(value)) for name, value in fields.get("xattrs", {}).items()),
+            str(fields.get("url", "")),
+            str(fields.get("fetched", "")),
         )
     except (TypeError, KeyError, AttributeError, UnicodeError) as error:
         raise ValueError("a line is not valid") from error

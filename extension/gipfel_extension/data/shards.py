@@ -160,7 +160,14 @@ def read_index(path: Path) -> ShardIndex | None:
     return found
 
 
-def _check_shards(path: Path, index: ShardIndex, names: list[str]) -> None:
+def check_shard_names(path: Path, index: ShardIndex, names: list[str]) -> None:
+    """Compare the names and sizes of shards with their index, without reading them.
+
+    Raises
+    ------
+    GipfelError
+        One is missing, is not in the index, or has another size.
+    """
     expected = {each.url: each for each in index.shardlist}
     missing, more = sorted(expected.keys() - set(names)), sorted(set(names) - expected.keys())
     if missing or more:
@@ -168,15 +175,27 @@ def _check_shards(path: Path, index: ShardIndex, names: list[str]) -> None:
         raise GipfelError(f"{path / name} {problem}.", "Copy the shards again.")
     try:
         wrong = [name for name in names if (path / name).lstat().st_size != expected[name].filesize]
-        if not wrong:
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-                hashes = pool.map(hash_file, [path / name for name in names])
-                pairs = zip(names, hashes, strict=True)
-                wrong = [name for name, found in pairs if found != expected[name].sha256]
     except OSError as error:
         raise ShardReadError(Path(error.filename or path), error) from error
     if wrong:
-        raise GipfelError(f"{path / wrong[0]} is damaged: it is not as the index says.", "Copy it again.")
+        raise _damaged(path / wrong[0])
+
+
+def _check_shards(path: Path, index: ShardIndex, names: list[str]) -> None:
+    check_shard_names(path, index, names)
+    expected = {each.url: each.sha256 for each in index.shardlist}
+    try:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            hashes = pool.map(hash_file, [path / name for name in names])
+            wrong = [name for name, found in zip(names, hashes, strict=True) if found != expected[name]]
+    except OSError as error:
+        raise ShardReadError(Path(error.filename or path), error) from error
+    if wrong:
+        raise _damaged(path / wrong[0])
+
+
+def _damaged(shard: Path) -> GipfelError:
+    return GipfelError(f"{shard} is damaged: it is not as the index says.", "Copy it again.")
 
 
 def _members(shard: Path) -> Iterator[tuple[Entry, int]]:

@@ -5,13 +5,14 @@ import os
 import posixpath
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from gipfel_cluster.model import GipfelError
 
 from ..telemetry.files import open_regular
+from .fetch import FETCHED_NAME, Fetched, read_fetched
 from .manifest import MANIFEST_NAME, Entry, display_path
 from .tree import MAX_DEPTH, MAX_ENTRIES
 
@@ -117,13 +118,32 @@ def scan(path: Path, *, action: str = "packed") -> Source:
             f"{path} can't be {action}: {', '.join(sorted(scanner.refused)[:_MAX_LISTED])}{more}.",
             "Remove them from the directory, or make them readable.",
         )
+    entries = list(_with_origins([*_linked(entries)], read_fetched(path), FileVersion.of(state)))
     return Source(
         path,
         stat.S_IMODE(state.st_mode) & 0o777,
         FileVersion.of(state),
-        tuple(_linked(entries)),
+        tuple(entries),
         scanner.notes(),
     )
+
+
+def _with_origins(
+    entries: list[ScannedEntry], fetched: dict[bytes, Fetched], version: FileVersion
+) -> list[ScannedEntry]:
+    """Return entries with URL, time and hash of items that were fetched, and a tombstone of removed ones."""
+    found, left = [], dict(fetched)
+    for each in entries:
+        item = left.pop(each.entry.path, None)
+        if item is None or each.entry.kind != "file":
+            found.append(each)
+            continue
+        entry = replace(each.entry, sha256=item.sha256, url=item.url, fetched=item.fetched)
+        found.append(replace(each, entry=entry))
+    for path, item in left.items():
+        entry = Entry(path, "removed", 0, sha256=item.sha256, url=item.url, fetched=item.fetched)
+        found.append(ScannedEntry(entry, version))
+    return sorted(found, key=lambda each: each.entry.path)
 
 
 def _linked(entries: list[ScannedEntry]) -> Iterator[ScannedEntry]:
@@ -160,8 +180,8 @@ class _Scanner:
                 continue
             for name in names:
                 path = directory + b"/" + name if directory else name
-                if path == MANIFEST_NAME:
-                    # Written by an earlier packing of the same data; the new image gets its own.
+                if path in {MANIFEST_NAME, os.fsencode(FETCHED_NAME)}:
+                    # Written by an earlier packing of the same data, or read into the new manifest.
                     continue
                 count += 1
                 if count > MAX_ENTRIES:

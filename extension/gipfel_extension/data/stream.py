@@ -46,6 +46,7 @@ class SourceStream:
         self._progress = progress
         self._read = 0
         self._changed: list[bytes] = []
+        self._not_fetched: list[bytes] = []
 
     def write(self, output: IO[bytes], scratch: Path) -> tuple[tuple[Entry, ...], str]:
         """Write the stream, with the manifest as its last file; return the entries and the manifest's hash.
@@ -78,6 +79,11 @@ class SourceStream:
             raise GipfelError(
                 f"The data changed while it was packed: {display_paths(self._changed)}.",
                 "Pack it again when nothing writes to it.",
+            )
+        if self._not_fetched:
+            raise GipfelError(
+                f"Items are not what was fetched by URL: {display_paths(self._not_fetched)}.",
+                "Remove them and fetch them again.",
             )
         return entries
 
@@ -142,7 +148,7 @@ class SourceStream:
 
     def _hashed(self, entry: Entry, digest: str) -> Entry:
         if entry.sha256 not in {"", digest} and entry.path not in self._changed:
-            self._changed.append(entry.path)
+            (self._not_fetched if entry.url else self._changed).append(entry.path)
         return replace(entry, sha256=digest)
 
     def _advance(self, count: int) -> None:

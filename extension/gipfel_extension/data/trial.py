@@ -18,7 +18,7 @@ from gipfel_cluster.model import Frozen, GipfelError
 
 from ..telemetry.sources.file_systems import read_mounts
 from .pack import PackRequest, pack
-from .shards import read_index
+from .shards import check_shard_names, read_index
 from .trial_workers import drop_content, mounted, run_readers
 from .webdataset import ShardRequest, write_shards
 
@@ -299,7 +299,15 @@ def _list_samples(root: Path) -> tuple[Samples, list[int]]:
 
 
 def _size_of_shards(folder: Path, shards: Sequence[str]) -> tuple[int, int]:
-    """Return samples and bytes of shards; 0 samples where no index says how many there are."""
+    """Return samples and bytes of shards; 0 samples where no index says how many there are.
+
+    Raises
+    ------
+    GipfelError
+        The shards are not those of the index.
+    """
     index = read_index(folder)
+    if index is not None:
+        check_shard_names(folder, index, [Path(each).name for each in shards])
     total = sum(Path(each).stat().st_size for each in shards)
     return (0 if index is None else sum(each.nsamples for each in index.shardlist)), total

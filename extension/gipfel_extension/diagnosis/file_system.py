@@ -23,7 +23,7 @@ _Flags = NDArray[np.bool_]
 #: Requests per second from which the job's load is heavy anywhere: opened files, and MiB.
 HEAVY_REQUESTS = 500.0
 #: From so many requests on it is heavy where it is so many times the usual load of the job.
-_LEAST_HEAVY, _HEAVY_FACTOR = 5.0, 10.0
+_LEAST_HEAVY, _HEAVY_FACTOR = 1.0, 10.0
 #: Opened files and MiB per second that no file system feels; share of quick answers where one keeps up.
 _LIGHT_OPENS, _LIGHT_MIB, _KEEPS_UP = 20.0, 1.0, 0.5
 #: Opened files per second that are worth a sentence, however fast the file system is.

@@ -43,7 +43,7 @@ export const LOSSES: Readonly<Record<string, ITerm>> = {
   },
   input: {
     name: 'input',
-    text: 'The GPU waited for data. More workers of the data loader, or data packed into one file, often help.',
+    text: 'The GPU waited for data. In a terminal `gipfel data try DATA --run RUN` measures what suffices: more workers, or data packed into one file.',
     page: SATURATION
   },
   launch: {
