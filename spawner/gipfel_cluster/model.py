@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 #: Placeholder for the first word of a command: the interpreter of the runtime inside the container.
 PYTHON = "{python}"
@@ -71,6 +71,7 @@ def _unbroken(value: str) -> str:
 
 #: A string without line breaks and control characters, which is safe in a script, a page or an argument.
 OneLine = Annotated[str, AfterValidator(_unbroken)]
+NodeName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
 
 
 def check_command(argv: Sequence[str], max_bytes: int) -> None:

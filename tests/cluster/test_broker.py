@@ -46,7 +46,7 @@ def server(hub: HubProcess, user: UnixUser, images: Images) -> Iterator[HubUser]
     write_edf(user, "other", image=images.python, env={"GREETING": "other"}, mounts=mounts)
     write_edf(user, "bare", image=images.debian, env={"GREETING": "bare"}, mounts=mounts)
     person = hub.user(user.name)
-    person.start_server({"edf": "mine", "gpus": 4})
+    person.start_server({"edf": "mine", "gpus": 4, "stage": f"{user.home}/there/file"})
     yield person
     if person.server():
         person.stop_server()
@@ -71,6 +71,13 @@ def _started(server: HubUser, name: str) -> tuple[str, Kernel]:
     answer.raise_for_status()
     number = answer.json()["id"]
     return number, Kernel(server.websocket(f"api/kernels/{number}/channels"))
+
+
+def test_data_that_the_form_names_is_a_copy_of_the_node(kernel: Kernel, user: UnixUser) -> None:
+    path = f"{user.home}/there/file"
+    assert kernel.value(f"open({path!r}).read()") == "of the other\n"
+    mounted = kernel.value("[line for line in open('/proc/self/mountinfo') if 'gipfel-staged' in line]")
+    assert [line.split()[4] for line in mounted] == [path]
 
 
 def test_a_kernel_in_another_image_is_registered_and_runs_there(server: HubUser, kernel: Kernel) -> None:

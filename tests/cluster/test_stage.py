@@ -287,7 +287,8 @@ def test_launches_and_batch_notebooks_stage_what_they_are_given(place: Place, im
     for folder in (user.home / ".gipfel/runs/transfers").iterdir():
         place.stop(folder.name)
     assert wait_until(place.nothing_left, 15), place.left()
-    notebook = nbformat.v4.new_notebook()
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
     source = (
         f"import hashlib; print('READ', hashlib.sha256(open({str(place.data)!r}, 'rb').read()).hexdigest())"
     )

@@ -225,8 +225,7 @@ def _kind(
     if len(latency) < _LEAST_PROBES or int(slow.sum()) < _LEAST_SLOW:
         return ("unknown", 1.0, "few") if int(slow.sum()) >= _LEAST_SLOW else ("", 0.0, "")
     # A few in a row that are hardly slow are noise that lasts for a while.
-    clearly = slow_light and float(np.median(latency[slow & light])) >= _CLEARLY * threshold
-    lasts = clearly and _longest(slow[light]) >= _IN_A_ROW
+    lasts = _longest(latency[light] >= _CLEARLY * threshold) >= _IN_A_ROW
     if n_light >= _LEAST_SIDE and slow_light >= _IN_A_ROW and (lasts or slow_light >= _SLOW_LIGHT * n_light):
         return "everybody", 0.0, ""
     if n_light + n_heavy < len(latency) / 2:

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ..edf.gate import Gate
 from ..edf.model import Mount
-from ..model import PYTHON, Frozen, OneLine, check_command, check_variables
+from ..model import PYTHON, Frozen, NodeName, OneLine, check_command, check_variables
 from ..process.tree import Process
 from ..runtime.model import Runtime
 
@@ -25,7 +25,6 @@ NODES_VARIABLE = "GIPFEL_CONNECTED_NODES"
 _MAX_COMMAND = 64 << 10
 
 Folder = Annotated[OneLine, Field(pattern=r"^/", max_length=4096)]
-NodeName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
 StepName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine
-from gipfel_cluster.steps.spec import NodeName
+from gipfel_cluster.model import Frozen, GipfelError, NodeName, OneLine
 from gipfel_cluster.workloads.directory import WorkloadState
 
 from ..manifest import Digest, Summary, parse_summary, read_summary, summary_path
