@@ -41,7 +41,8 @@ def user(plain_users: tuple[UnixUser, UnixUser]) -> UnixUser:
 def server(hub: HubProcess, user: UnixUser, images: Images) -> Iterator[HubUser]:
     """A server in an image without Python that holds every GPU of its node."""
     user.write("there/file", "of the other\n")
-    write_edf(user, "mine", image=images.debian, env={"GREETING": "mine"})
+    given = (f"{user.home}/there:/given",)
+    write_edf(user, "mine", image=images.debian, env={"GREETING": "mine"}, mounts=given)
     mounts = (f"{user.home}/there:/only-there",)
     write_edf(user, "other", image=images.python, env={"GREETING": "other"}, mounts=mounts)
     write_edf(user, "bare", image=images.debian, env={"GREETING": "bare"}, mounts=mounts)
@@ -73,11 +74,10 @@ def _started(server: HubUser, name: str) -> tuple[str, Kernel]:
     return number, Kernel(server.websocket(f"api/kernels/{number}/channels"))
 
 
-def test_data_that_the_form_names_is_a_copy_of_the_node(kernel: Kernel, user: UnixUser) -> None:
-    path = f"{user.home}/there/file"
-    assert kernel.value(f"open({path!r}).read()") == "of the other\n"
+def test_data_that_the_form_names_is_a_copy_of_the_node(kernel: Kernel) -> None:
+    assert kernel.value("open('/given/file').read()") == "of the other\n"
     mounted = kernel.value("[line for line in open('/proc/self/mountinfo') if 'gipfel-staged' in line]")
-    assert [line.split()[4] for line in mounted] == [path]
+    assert [line.split()[4] for line in mounted] == ["/given/file"]
 
 
 def test_a_kernel_in_another_image_is_registered_and_runs_there(server: HubUser, kernel: Kernel) -> None:

@@ -94,10 +94,10 @@ class Place:
         part.rename(self.user.home / f"in.{self.count}")
         return self.count
 
-    def end(self, number: int) -> tuple[int, str, str]:
+    def end(self, number: int, limit_s: float = _LIMIT_S) -> tuple[int, str, str]:
         """Return status, output and messages of a command."""
         home = self.user.home
-        assert wait_until((home / f"rc.{number}").exists, _LIMIT_S), (home / "job.txt").read_text()
+        assert wait_until((home / f"rc.{number}").exists, limit_s), (home / "job.txt").read_text()
         out, err = ((home / f"{name}.{number}").read_text() for name in ("out", "err"))
         return int((home / f"rc.{number}").read_text()), out, err
 
@@ -296,7 +296,7 @@ def test_launches_and_batch_notebooks_stage_what_they_are_given(place: Place, im
     user.write("read.ipynb", nbformat.writes(notebook))
     place.share.reset()
     words = f"read.ipynb done.ipynb --nodes 2 --wait --edf plain --stage {place.data} --stage-to memory"
-    status, out, err = place.end(place.start(f"{place.runtime}/bin/gipfel submit {words}"))
+    status, out, err = place.end(place.start(f"{place.runtime}/bin/gipfel submit {words}"), 4 * _LIMIT_S)
     assert status == 0, err + out
     assert digest in (user.home / "done.ipynb").read_text()
     assert "staged on 2 of 2 nodes (memory)" in out + err + "".join(

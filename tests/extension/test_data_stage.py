@@ -24,9 +24,9 @@ from gipfel_cluster.staged import available_memory, lock_content, staged_paths, 
 from gipfel_cluster.storage_classes import node_stores
 from gipfel_extension.data.manifest import summary_path
 from gipfel_extension.data.s3 import S3Error, S3Service
+from gipfel_extension.data.stage.agent import NodeStore
 from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
 from gipfel_extension.data.stage.model import StageItem, StageSpec, list_items
-from gipfel_extension.data.stage.store import NodeStore
 from gipfel_extension.data.stage.wire import CHUNK_BYTES, Channel, WireError
 
 KEY = b"k" * 32

@@ -14,8 +14,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
 from gipfel_extension.data.manifest import MANIFEST_NAME, parse_manifest, read_summary, root_of, summary_path
 from gipfel_extension.data.pack import PackRequest, hash_chunks, pack
-from gipfel_extension.data.squashfs import ImageReadError, SquashfsFile
-from gipfel_extension.data.tree import walk
+from gipfel_extension.data.squashfs import ImageReadError, SquashfsFile, walk
 from gipfel_extension.data.verify import (
     Verification,
     _check_contents,

@@ -18,7 +18,7 @@ from gipfel_extension.telemetry.sample import Device, Sample
 from gipfel_extension.telemetry.sources import SystemClock
 from gipfel_extension.training.launches.hang_watch import report_end
 from gipfel_extension.training.record import LaunchState
-from gipfel_widgets.checkpoint_space import SpaceWatch
+from gipfel_widgets.checkpoint_directory import SpaceWatch
 
 MINUTE = 60.0
 

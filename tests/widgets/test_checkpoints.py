@@ -21,7 +21,7 @@ from gipfel_cluster.process.locks import lock_holders  # noqa: E402
 from gipfel_extension.data.checkpoints import deletable, find_checkpoints  # noqa: E402
 from gipfel_widgets.checkpoint_directory import begin, crc32_of  # noqa: E402
 from gipfel_widgets.checkpoint_drain import Drainer, NodeStaging  # noqa: E402
-from gipfel_widgets.checkpoint_interval import turn_order, turns  # noqa: E402
+from gipfel_widgets.checkpoint_writer import turn_order, turns  # noqa: E402
 from gipfel_widgets.checkpoints import CheckpointError, Checkpoints, History, interval  # noqa: E402
 
 CAMPAIGNS = Path(__file__).resolve().parents[1] / "campaigns"

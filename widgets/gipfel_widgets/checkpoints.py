@@ -54,15 +54,14 @@ from .checkpoint_directory import (
     CheckpointError,
     Installer,
     OnPhase,
+    SpaceWatch,
     begin,
     remove_leftovers,
     warn_of_earlier_run,
     write_synced,
 )
 from .checkpoint_drain import NodeStaging
-from .checkpoint_interval import History, interval, turn_order, turns
-from .checkpoint_space import SpaceWatch
-from .checkpoint_writer import RankWriter, make_stager
+from .checkpoint_writer import History, RankWriter, interval, make_stager, turn_order, turns
 
 _MEMORY = "/dev/shm"  # noqa: S108 - a directory of the user's own is made in it
 #: Seconds of training before the first checkpoint, whose cost is not known.

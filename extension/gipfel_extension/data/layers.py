@@ -24,8 +24,7 @@ from .manifest import MANIFEST_NAME, Base, Entry, Removal, Summary, display_path
 from .options import Plan
 from .pack import PackRequest, pack, utc_now
 from .source import FileVersion, ScannedEntry, Source
-from .squashfs import SUFFIX, SquashfsFile
-from .tree import Node, read_blocks, root_mode, walk
+from .squashfs import SUFFIX, Node, SquashfsFile, read_blocks, root_mode, walk
 from .verify import load_entries, verify
 
 _MAX_LAYERS = 100

@@ -20,7 +20,7 @@ from gipfel_cluster.model import GipfelError
 from ..telemetry.files import open_regular, read_json
 from .manifest import MANIFEST_NAME, Entry, display_path
 from .source import FileVersion, ScannedEntry, Source
-from .tree import MAX_DEPTH, MAX_ENTRIES
+from .squashfs import MAX_DEPTH, MAX_ENTRIES
 from .verify import Verification
 from .webdataset import CROISSANT_NAME, INDEX_NAME, ShardIndex, hash_file, parents_of, root_of_shards
 

@@ -14,7 +14,7 @@ from gipfel_cluster.model import GipfelError
 from ..telemetry.files import open_regular
 from .fetch import FETCHED_NAME, Fetched, read_fetched
 from .manifest import MANIFEST_NAME, Entry, display_path
-from .tree import MAX_DEPTH, MAX_ENTRIES
+from .squashfs import MAX_DEPTH, MAX_ENTRIES
 
 #: Extended attributes that are kept; the others (ACLs, labels, capabilities) are specific to the machine.
 _KEPT_XATTR_PREFIX = "user."

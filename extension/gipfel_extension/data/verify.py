@@ -20,8 +20,7 @@ from ..telemetry.files import open_regular
 from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, display_path, parse_manifest, read_summary
 from .pack import hash_chunk
 from .source import ScannedEntry, scan
-from .squashfs import ImageReadError, SquashfsFile
-from .tree import MAX_ENTRIES, Node, read_blocks, walk
+from .squashfs import MAX_ENTRIES, ImageReadError, Node, SquashfsFile, read_blocks, walk
 
 _MAX_PROBLEMS = 20
 _MAX_LINE_BYTES = 512 << 10
