@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import sys
 import threading
 import zipfile
@@ -13,6 +14,8 @@ import pytest
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
 from gipfel_extension.gate.advisories.update import update_mirror
+from gipfel_extension.gate.model import Package
+from gipfel_extension.images.sbom import bill_of_materials
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -145,3 +148,123 @@ def test_a_mirror_must_be_named(source, capsys, monkeypatch):
     monkeypatch.delenv("GIPFEL_ADVISORIES", raising=False)
     assert main(["scan", "--update-advisories", str(source)]) == 2
     assert "--advisories DIR" in capsys.readouterr().err
+
+
+PURL = "pkg:pypi/X@1.0"
+
+
+def scan_bill(root: Path, name: str, content: bytes, capsys) -> tuple[int, dict]:
+    images.mirror(root / "osv", RECORD)
+    debian = images.advisory("D", "Debian:12", "openssl", {"introduced": "0"}, {"fixed": "3.0.9-2"})
+    images.mirror(root / "osv", debian)
+    (root / name).write_bytes(content)
+    status = main(["scan", str(root / name), "--advisories", str(root / "osv"), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_packages_of_a_bill_of_another_tool_are_compared(tmp_path, capsys):
+    libssl = "pkg:deb/debian/libssl3@3.0.9-1?arch=amd64&distro=debian-12&upstream=openssl"
+    inner = {"type": "library", "name": "x", "purl": PURL}
+    outer = {"type": "application", "name": "app", "purl": "pkg:npm/%40a/b@1", "components": [inner]}
+    document = {"bomFormat": "CycloneDX", "components": [outer, {"type": "file"}, {"purl": libssl}]}
+    images.mirror(tmp_path / "osv", images.advisory("N", "npm", "@a/b", {"introduced": "2"}))
+    status, found = scan_bill(tmp_path, "their.cdx.json", json.dumps(document).encode(), capsys)
+    assert {each["id"] for each in found["vulnerabilities"]} == {"A", "D"}
+    assert (status, found["not_judged"]) == (1, [])
+    spdx = {
+        "spdxVersion": "SPDX-2.3",
+        "documentDescribes": ["i"],
+        "packages": [
+            {"SPDXID": "i", "name": "image"},
+            {"externalRefs": [{"referenceType": "purl", "referenceLocator": PURL}]},
+        ],
+    }
+    status, found = scan_bill(tmp_path, "sbom.json", json.dumps(spdx).encode(), capsys)
+    assert (found["vulnerabilities"][0]["id"], found["not_judged"]) == ("A", [])
+
+
+def test_our_own_bill_names_the_source_packages(tmp_path, capsys):
+    libssl = Package(
+        ecosystem="Debian:12", name="libssl3", version="3.0.9-1", path="var/lib/dpkg/status", source="openssl"
+    )
+    document = bill_of_materials([libssl], name="x.sqsh", os_release={"ID": "debian", "VERSION_ID": "12"})
+    _, found = scan_bill(tmp_path, "x.sqsh.cdx.json", json.dumps(document).encode(), capsys)
+    assert ([each["id"] for each in found["vulnerabilities"]], found["not_judged"]) == (["D"], [])
+
+
+DEB = (
+    '{"bomFormat": "CycloneDX", "components": [{"purl": "pkg:deb/debian/libssl3@3.0.9-1?distro=debian-12"}]}'
+)
+NONSENSE = {
+    "empty": b"",
+    "cut off": b'{"bomFormat": "CycloneDX", "components": [{"purl"',
+    "another document": b'{"a": 1}',
+    "a list": b"[]",
+    "deep": b'{"bomFormat": "CycloneDX", "components": ' + b"[" * 100_000,
+    "deep components": b'{"bomFormat": "CycloneDX", "components": ['
+    + b'{"components": [' * 300
+    + b"]}" * 300
+    + b"]}",
+    "no components": b'{"bomFormat": "CycloneDX"}',
+    "wrong types": b'{"bomFormat": "CycloneDX", "components": {"purl": 1}}',
+    "wrong entries": b'{"bomFormat": "CycloneDX", "components": [1, null, {"purl": []}, {"components": 5}]}',
+    "wrong urls": b'{"bomFormat": "CycloneDX", "components": [{"purl": "pkg:pypi/x"}, {"purl": "http://a@1"}]}',
+    "wrong spdx": b'{"spdxVersion": "SPDX-2.3", "packages": {}}',
+    "wrong references": b'{"spdxVersion": "SPDX-2", "packages": [{"externalRefs": [1, {"referenceType": "purl"}]}]}',
+    "not text": b"\xff\xfe\x00" * 100,
+    "a huge number": b'{"bomFormat": "CycloneDX", "version": ' + b"9" * 10_000 + b"}",
+    "one of two": json.dumps(
+        {"bomFormat": "CycloneDX", "components": [{"purl": "pkg:pypi/clean@1"}, {"name": "other"}]}
+    ).encode(),
+    "no sources": DEB.encode(),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_in_a_bill_of_materials_is_never_clean(name, tmp_path, capsys):
+    status, found = scan_bill(tmp_path, "bom.json", NONSENSE[name], capsys)
+    assert status == 2
+    (line,) = found["not_judged"]
+    assert "could not be judged" in line
+    assert "\n" not in line
+
+
+def half_written(path: Path, how: str) -> None:
+    whole = path.read_bytes()
+    if how == "cut off":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif how == "zeros":
+        path.write_bytes(whole[:50] + bytes(len(whole) - 50))
+    elif how == "damaged record":
+        path.write_bytes(whole.replace(b'"affected"', b'"affocted"', 1))
+    elif how == "no records":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("README", "nothing")
+    elif how == "record is cut off":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("A.json", json.dumps(RECORD)[:-30])
+    elif how == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif how == "being written":
+        path.rename(path.with_name("all.zip.part"))
+    else:
+        path.unlink()
+        path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("cut off", "zeros", "damaged record", "no records", "record is cut off", "a pipe", "being written"),
+        "a directory",
+    ],
+)
+def test_a_half_written_mirror_is_never_clean(how, tmp_path, capsys):
+    images.mirror(tmp_path / "osv", RECORD)
+    half_written(archive_of(tmp_path / "osv"), how)
+    document = {"bomFormat": "CycloneDX", "components": [{"purl": "pkg:pypi/x@3"}]}
+    (tmp_path / "bom.json").write_text(json.dumps(document))
+    status = main(["scan", str(tmp_path / "bom.json"), "--advisories", str(tmp_path / "osv"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (status, len(found["not_judged"])) == (2, 1), found

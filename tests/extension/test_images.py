@@ -13,7 +13,6 @@ from gipfel_cluster.environment import parse_environment
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.gate.model import Package
 from gipfel_extension.images.build import entry_script, environment_file
-from gipfel_extension.images.compare import compare_images
 from gipfel_extension.images.containerfile import read_containerfile
 from gipfel_extension.images.environment import (
     Origin,
@@ -23,7 +22,7 @@ from gipfel_extension.images.environment import (
     save_environment,
 )
 from gipfel_extension.images.podman import file_system_of
-from gipfel_extension.images.sbom import bill_of_materials, package_url, write_json
+from gipfel_extension.images.sbom import bill_of_materials, compare_images, package_url, write_json
 
 PACKAGES = (
     Package(ecosystem="Debian:12", name="libc6", version="2.36-9+deb12u4", path="var/lib/dpkg/status"),

@@ -272,7 +272,7 @@ def diff(*, before: Path, after: Path, as_json: bool) -> int:
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..images.compare import compare_images  # noqa: PLC0415
+    from ..images.sbom import compare_images  # noqa: PLC0415
 
     try:
         found = compare_images(before, after)

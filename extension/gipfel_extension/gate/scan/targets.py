@@ -23,6 +23,7 @@ from ..dependencies import dependency_findings, is_dependency_file
 from ..model import Excepted, Item, Package, ScanDocument, Vulnerability
 from ..models.tree import TreeScan
 from ..package_index import PackageIndex
+from ..packages.bills import is_bill, read_bill
 from ..packages.images import is_image
 from ..packages.inventory import Inventory
 from .cache import Digest, FilePart, Matched, ScanCache
@@ -237,6 +238,9 @@ def _scan(target: Path, digests: Path | None, index: PackageIndex, *, packages_o
     image = target.is_file() and is_image(target)
     if target.is_file() and not image and is_dependency_file(target.name):
         return _dependencies(target, index)
+    if target.is_file() and not image and is_bill(target.name):
+        bill = read_bill(target)
+        return FilePart(packages=bill.packages, not_judged=bill.not_judged)
     if not (image or target.is_dir()):
         tree = TreeScan()
         items = tuple(tree.items(target))

@@ -1,0 +1,192 @@
+"""Packages of a bill of materials that any tool may have written: JSON of CycloneDX or SPDX 2.
+
+Packages are named by their package URLs. What has none, or one that is not valid, is counted: such a bill is
+judged in part, and that is said. Sources: cyclonedx.org/docs/1.6/json; spdx.github.io/spdx-spec/v2.3;
+github.com/package-url/purl-spec.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote
+
+from gipfel_cluster.model import one_line, pluralize
+
+from ...telemetry.files import read_regular
+from ..model import Package
+
+_MAX_BYTES = 64 << 20
+_MAX_COMPONENTS = 500_000
+_MAX_TEXT = 1000
+_NAMES = re.compile(r"(.*[-._])?(bom|sbom|cdx|spdx|cyclonedx)\.json", re.IGNORECASE)
+_LANGUAGES = {"pypi": "PyPI", "npm": "npm", "golang": "Go", "conda": ""}
+_DISTRIBUTIONS = {
+    "debian": "Debian",
+    "ubuntu": "Ubuntu",
+    "alpine": "Alpine",
+    "rocky": "Rocky Linux",
+    "almalinux": "AlmaLinux",
+}
+_DISTRIBUTION_TYPES = ("deb", "apk", "rpm")
+
+
+class Bill(NamedTuple):
+    """What a bill of materials lists; `not_judged` says what of it could not be read."""
+
+    packages: tuple[Package, ...]
+    not_judged: tuple[str, ...]
+
+
+def is_bill(name: str) -> bool:
+    """Return whether a file's name says that it is a bill of materials."""
+    return _NAMES.fullmatch(name) is not None
+
+
+def read_bill(path: Path) -> Bill:
+    """Return the packages of a bill of materials; what can't be read is noted, and nothing is raised."""
+    try:
+        document: Any = json.loads(read_regular(path, _MAX_BYTES, follow=True))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is not JSON, or nested too deeply"
+        return _unreadable(path, reason)
+    kind = document.get("bomFormat") if isinstance(document, dict) else None
+    if kind == "CycloneDX":
+        return _bill(path, _of_cyclonedx(document))
+    if isinstance(document, dict) and str(document.get("spdxVersion", "")).startswith("SPDX-2"):
+        return _bill(path, _of_spdx(document))
+    return _unreadable(path, "it is neither CycloneDX nor SPDX 2")
+
+
+def _unreadable(path: Path, reason: str) -> Bill:
+    return Bill((), (one_line(f"The bill of materials {path} could not be judged: {reason[:200]}."),))
+
+
+def _bill(path: Path, listed: "Iterator[_Listed | None]") -> Bill:
+    """Return the packages of entries, None for one that could not be read."""
+    packages: dict[Package, None] = {}
+    unread, count, has_sources, needs_sources = 0, 0, False, False
+    for each in listed:
+        count += 1
+        if count > _MAX_COMPONENTS:
+            return _unreadable(path, f"it lists more than {_MAX_COMPONENTS} packages")
+        package = _package(each, str(path)) if each else None
+        if package is None:
+            unread += 1
+            continue
+        packages.setdefault(package)
+        needs_sources |= package.ecosystem.startswith(("Debian", "Ubuntu", "Alpine"))
+        has_sources |= bool(package.source)
+    if not packages:
+        return _unreadable(path, "it lists no packages that could be read")
+    lines = []
+    if unread:
+        entries = pluralize(unread, "entry").replace("entrys", "entries")
+        lines.append(f"{entries} of the bill of materials {path} could not be judged: no valid package URL.")
+    if needs_sources and not has_sources:
+        lines.append(
+            f"Packages of the distribution in {path} could not be judged: it names no source packages, by "
+            "which advisories go."
+        )
+    return Bill(tuple(packages), tuple(map(one_line, lines)))
+
+
+class _Listed(NamedTuple):
+    url: str
+    distribution: str = ""
+    source: str = ""
+    owner: str = ""
+
+
+def _of_cyclonedx(document: Mapping[str, Any]) -> Iterator[_Listed | None]:
+    """Yield the components, also those inside of others; a system names the distribution alone."""
+    waiting = [document.get("components", [])]
+    system = ""
+    while waiting:
+        listed = waiting.pop()
+        if not isinstance(listed, list):
+            yield None
+            continue
+        for each in listed:
+            if not isinstance(each, dict):
+                yield None
+                continue
+            if each.get("components"):
+                waiting.append(each["components"])
+            if each.get("type") == "operating-system":
+                system = f"{each.get('name', '')}-{each.get('version', '')}"
+            elif isinstance(each.get("purl"), str):
+                about = _properties(each)
+                source = about.get("gipfel:source") or about.get("aquasecurity:trivy:SrcName", "")
+                yield _Listed(each["purl"], system, source, about.get("gipfel:owner", ""))
+            elif each.get("type") not in ("file", "data", "device", "firmware", "cryptographic-asset"):
+                yield None
+
+
+def _properties(component: Mapping[str, Any]) -> dict[str, str]:
+    listed = component.get("properties")
+    pairs = (each for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
+    return {str(each.get("name")): str(each.get("value", ""))[:_MAX_TEXT] for each in pairs}
+
+
+def _of_spdx(document: Mapping[str, Any]) -> Iterator[_Listed | None]:
+    """Yield the packages; the one that the document describes, such as an image, may have no package URL."""
+    listed = document.get("packages")
+    if not isinstance(listed, list):
+        yield None
+        return
+    described = document.get("documentDescribes")
+    for each in listed:
+        if not isinstance(each, dict):
+            yield None
+            continue
+        references = each.get("externalRefs")
+        urls = [
+            str(one.get("referenceLocator", ""))
+            for one in (references if isinstance(references, list) else ())
+            if isinstance(one, dict) and one.get("referenceType") == "purl"
+        ]
+        if urls:
+            yield _Listed(urls[0])
+        elif not (isinstance(described, list) and each.get("SPDXID") in described):
+            yield None
+
+
+def _package(listed: _Listed, path: str) -> Package | None:
+    """Return the package of a package URL; None for one that is not valid or has no version."""
+    url, _, qualifiers = listed.url[:_MAX_TEXT].partition("#")[0].partition("?")
+    kind, slash, rest = url.removeprefix("pkg:").strip("/").partition("/")
+    name, at, version = rest.rpartition("@")
+    if not (listed.url.startswith("pkg:") and slash and at and name and version):
+        return None
+    kind, name, version = kind.lower(), unquote(name), unquote(version)
+    query = {key: values[0] for key, values in parse_qs(qualifiers).items()}
+    if kind not in _DISTRIBUTION_TYPES:
+        name = re.sub(r"[-_.]+", "-", name).lower() if kind == "pypi" else name
+        return Package(
+            ecosystem=_LANGUAGES.get(kind, ""), name=name, version=version, path=path, owner=listed.owner
+        )
+    vendor, _, name = name.rpartition("/")
+    if epoch := query.get("epoch", ""):
+        version = f"{epoch}:{version}"
+    source, _, source_version = (query.get("upstream") or listed.source).partition("@")
+    return Package(
+        ecosystem=_ecosystem(vendor, query.get("distro") or listed.distribution),
+        name=name, version=version, path=path, source=source, source_version=source_version,
+    )  # fmt: skip
+
+
+def _ecosystem(vendor: str, distribution: str) -> str:
+    """Return OSV's ecosystem of a distribution such as ``debian-12``; empty if OSV has none."""
+    family = _DISTRIBUTIONS.get(vendor, "")
+    release = re.search(r"\d+(?:\.\d+)*", distribution)
+    if not family or release is None:
+        return ""
+    numbers = release[0].split(".")
+    if family == "Alpine":
+        return f"Alpine:v{'.'.join(numbers[:2])}"
+    if family == "Ubuntu":
+        is_lts = int(numbers[0]) % 2 == 0 and numbers[1:2] == ["04"]
+        return f"Ubuntu:{release[0]}" + (":LTS" if is_lts else "")
+    return f"{family}:{numbers[0]}"
