@@ -210,7 +210,9 @@ NONSENSE = {
     "wrong entries": b'{"bomFormat": "CycloneDX", "components": [1, null, {"purl": []}, {"components": 5}]}',
     "wrong urls": b'{"bomFormat": "CycloneDX", "components": [{"purl": "pkg:pypi/x"}, {"purl": "http://a@1"}]}',
     "wrong spdx": b'{"spdxVersion": "SPDX-2.3", "packages": {}}',
-    "wrong references": b'{"spdxVersion": "SPDX-2", "packages": [{"externalRefs": [1, {"referenceType": "purl"}]}]}',
+    "wrong references": (
+        b'{"spdxVersion": "SPDX-2.3", "packages": [{"externalRefs": [[], {"referenceType": "purl"}]}]}'
+    ),
     "not text": b"\xff\xfe\x00" * 100,
     "a huge number": b'{"bomFormat": "CycloneDX", "version": ' + b"9" * 10_000 + b"}",
     "one of two": json.dumps(

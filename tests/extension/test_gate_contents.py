@@ -1,18 +1,22 @@
 """Permissions, secrets and ended support in directories, SquashFS images and OCI archives; exceptions."""
 
+import gzip
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import time
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from gipfel_extension.cli import main
+from gipfel_extension.gate.contents.entries import Unreadable, squashfs_entries, squashfs_files
 from gipfel_extension.gate.contents.scan import ContentScan, last_day, support_finding, unknown_support
-from gipfel_extension.gate.contents.squashfs import Unreadable, squashfs_entries, squashfs_files
 from gipfel_extension.gate.scan.targets import read_exceptions
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -341,3 +345,24 @@ def test_a_broken_layer_hides_no_other(tmp_path):
     scan = ContentScan(archive_with(tmp_path / "broken.tar", files), image=True)
     assert [item.verdict for item in scan.items] == ["malicious"]
     assert len(scan.not_judged) == 1
+
+
+def test_images_that_explode_are_not_unpacked(tmp_path, capsys):
+    sizes = (3 << 30, 0o777_7777_7777)
+    for number, size in enumerate(sizes):
+        head = tarfile.TarInfo("big")
+        head.size = size
+        layer = gzip.compress(head.tobuf() + bytes(1 << 20))
+        path = tmp_path / f"{number}.tar"
+        with tarfile.open(path, "w") as archive:
+            manifest = json.dumps([{"Config": "c.json", "Layers": ["l.tgz"]}]).encode()
+            for name, content in (("manifest.json", manifest), ("c.json", b"{}"), ("l.tgz", layer)):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    for path in (tmp_path / "0.tar", tmp_path / "1.tar"):
+        began = time.process_time()
+        assert main(["scan", str(path), "--json"]) == 2
+        lines = json.loads(capsys.readouterr().out)["not_judged"]
+        assert any("too much for its size" in line for line in lines), lines
+        assert time.process_time() - began < 5

@@ -59,12 +59,23 @@ def layered(tmp_path: Path, layer: bytes) -> ContentScan:
     return ContentScan(path, image=True)
 
 
+def test_a_member_that_is_larger_than_its_archive_ends_the_scan(tmp_path):
+    info = tarfile.TarInfo("x.pkl")
+    info.size = 1 << 62
+    path = tmp_path / "x.tar"
+    path.write_bytes(info.tobuf(format=tarfile.GNU_FORMAT) + b"0123456789")
+    began = time.process_time()
+    document = scan_targets([path], advisories=None, max_age_s=1.0)
+    assert document.exit_status("high") == 2
+    assert time.process_time() - began < 5
+
+
 def test_a_member_that_claims_a_terabyte_is_refused_at_once(tmp_path):
     info = tarfile.TarInfo("huge")
     info.size = 1 << 40
     started = time.monotonic()
     scan = layered(tmp_path, gzip.compress(info.tobuf() + bytes(10_000)))
-    assert "too large" in scan.not_judged[0]
+    assert "too much for its size" in scan.not_judged[0]
     assert time.monotonic() - started < 20
 
 
@@ -89,11 +100,11 @@ def test_an_index_that_refers_to_itself_is_not_judged(tmp_path):
 
 @pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="needs squashfs-tools")
 def test_an_image_that_unpacks_to_too_much_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("gipfel_extension.gate.contents.squashfs._MAX_CONTENT_BYTES", 10 << 20)
+    monkeypatch.setattr("gipfel_extension.gate.contents.entries._UNSUSPICIOUS_BYTES", 10 << 20)
     root = images.put(tmp_path / "root", {"etc/os-release": "ID=debian\nVERSION_ID=12\n"})
     with (root / "sparse").open("wb") as file:
         file.truncate(11 << 20)
     image = tmp_path / "image.sqsh"
     subprocess.run(["mksquashfs", str(root), str(image), "-quiet", "-no-progress"], check=True)
     assert image.stat().st_size < 1 << 20
-    assert "unpacks to more than" in ContentScan(image, image=True).not_judged[0]
+    assert "too much for its size" in ContentScan(image, image=True).not_judged[0]

@@ -13,7 +13,7 @@ import pytest
 from gipfel_extension.cli import main
 from gipfel_extension.gate.advisories.mirror import Mirror
 from gipfel_extension.gate.advisories.versions import compare
-from gipfel_extension.gate.contents.squashfs import Unreadable
+from gipfel_extension.gate.contents.entries import Unreadable
 from gipfel_extension.gate.model import Package
 from gipfel_extension.gate.packages.images import image_files
 from gipfel_extension.gate.packages.inventory import Inventory

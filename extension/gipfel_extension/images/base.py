@@ -14,7 +14,7 @@ from pathlib import Path
 from gipfel_cluster.edf.image import image_environment
 from gipfel_cluster.model import GipfelError
 
-from ..gate.contents.archive import is_archive
+from ..gate.contents.entries import is_archive
 from ..gate.packages.images import is_squashfs
 from ..gate.scan.cache import Digest
 from .containerfile import Input

@@ -22,9 +22,8 @@ from ..models.scan_stream import Forward, scan_member
 from ..models.streams import Budget
 from ..package_index import PackageIndex
 from ..secret_texts import secret_kind
-from .archive import archive_errors, archive_files
+from .entries import archive_errors, archive_files, squashfs_entries, squashfs_files
 from .permissions import Entry, Permissions
-from .squashfs import squashfs_entries, squashfs_files
 
 _MAX_FILES = 1_000_000
 _MAX_TEXT_BYTES = 1 << 20

@@ -213,9 +213,26 @@ def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
     return Judgement.union([*found, broken])
 
 
+class _UntilItsEnd:
+    """A file for tarfile, which would go on reading where a member claims to be larger than the file."""
+
+    def __init__(self, file: BinaryIO, budget: Budget) -> None:
+        self._file, self._budget, self._reads_left = file, budget, 4
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes; raise where the end was read often enough."""
+        self._budget.check_time()
+        content = self._file.read(count)
+        self._reads_left -= not content
+        if not self._reads_left:
+            raise NotUnderstoodError("it ends before the files that it names")
+        return content
+
+
 def _scan_members(file: BinaryIO, budget: Budget, depth: int, total: list[Judgement]) -> Judgement:
     """Add the judgements on members of a tar file as they are read, so that a broken end keeps them."""
-    with tarfile.open(fileobj=file, mode=_FORWARD) as archive:
+    source = cast("BinaryIO", _UntilItsEnd(file, budget))
+    with tarfile.open(fileobj=source, mode=_FORWARD) as archive:
         for member in archive:
             budget.take_member()
             stream = archive.extractfile(member) if member.isreg() else None

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...telemetry.files import open_regular, read_regular
-from ..contents.archive import archive_errors, archive_files, clean, is_archive
-from ..contents.squashfs import Unreadable, squashfs_entries
+from ..contents.entries import Unreadable, archive_errors, archive_files, clean, is_archive, squashfs_entries
 
 _TIMEOUT_S = 120
 _MAX_TOTAL_BYTES = 1 << 30
