@@ -9,9 +9,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from door_site import PREFIX, TOKEN, Raw, Site, run
+from door_site import BEARER, PREFIX, TOKEN, Raw, Site, run
 
-from gipfel_extension.services.front_door import is_ready
+from gipfel_extension.services.upstream import is_ready
 
 KEY = b"sec-websocket-key:"
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -169,3 +169,39 @@ def test_a_service_that_does_not_listen_is_not_ready_and_gives_status_502(tmp_pa
             assert response.status == 502
 
     run(scenario)
+
+
+def test_connections_are_kept_and_a_request_is_repeated_only_where_that_is_harmless() -> None:
+    requests: list[bytes] = []
+    connections = 0
+
+    async def one_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer until ``/last`` was answered; then close the connection at its next request."""
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            is_last = False
+            while True:
+                requests.append(await reader.readuntil(b"\r\n\r\n"))
+                if is_last:
+                    break
+                is_last = b"/last " in requests[-1]
+                head = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
+                writer.write(head + b"\r\nok")
+        writer.close()
+
+    async def scenario(site: Site) -> None:
+        for path in ("a", "b", "last"):
+            async with site.get(f"{PREFIX}{path}") as response:
+                assert (response.status, await response.text()) == (200, "ok")
+        assert connections == 1
+        async with site.get(f"{PREFIX}again") as response:
+            assert response.status == 200
+        assert (connections, [b"/again " in each for each in requests].count(True)) == (2, 2)
+        async with site.get(f"{PREFIX}last") as response:
+            assert response.status == 200
+        async with site.client.post(f"{site.base}{PREFIX}pay", headers=BEARER, data=b"") as response:
+            assert response.status == 502
+        assert (connections, [b"/pay " in each for each in requests].count(True)) == (2, 1)
+
+    run(scenario, raw=one_answer)

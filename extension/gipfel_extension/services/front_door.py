@@ -11,7 +11,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,16 +24,14 @@ from gipfel_cluster.model import Frozen
 from .access import Access, text_response
 from .request_rules import RefusedError, headers_to_browser, headers_to_service, service_path
 from .tunnel import TUNNEL, serve_tunnel
+from .upstream import CHUNK_BYTES, ERRORS, HEADER_BYTES, HEADERS, Answer, Upstream
 
 #: Requests with access at a time, open websockets and streams included.
 MAX_REQUESTS = 256
 #: Connections at a time. Beyond it the oldest of those without access is closed.
 MAX_CONNECTIONS = 512
-_HEADER_BYTES = 16 << 10
-_HEADERS = 100
-_CHUNK_BYTES = 64 << 10
 _MAX_MESSAGE_BYTES = 16 << 20
-#: Seconds for a client to show that it has access, for the service to accept a connection, and to close one.
+#: Seconds for a client to show that it has access, for the service to accept a websocket, and to close one.
 _ACCESS_S = 20.0
 _CONNECT_S = 10.0
 _CLOSE_S = 5.0
@@ -108,6 +105,8 @@ class FrontDoor:
         self._last_end = time.monotonic()
         # Times of the last requests, for the number of requests in the last minutes.
         self._times: deque[float] = deque(maxlen=_MAX_COUNTED)
+        self._upstream = Upstream(route.socket)
+        # For websockets.
         self._session: aiohttp.ClientSession | None = None
         self._server: _Server | None = None
         self._runner: web.ServerRunner | None = None
@@ -130,20 +129,20 @@ class FrontDoor:
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_S),
-            read_bufsize=_CHUNK_BYTES,
-            max_line_size=_HEADER_BYTES,
-            max_field_size=_HEADER_BYTES,
-            max_headers=_HEADERS,
+            read_bufsize=CHUNK_BYTES,
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+            max_headers=HEADERS,
         )
         self._server = _Server(
             self.handle,
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,
-            max_line_size=_HEADER_BYTES,
-            max_field_size=_HEADER_BYTES,
-            max_headers=_HEADERS,
-            read_bufsize=_CHUNK_BYTES,
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+            max_headers=HEADERS,
+            read_bufsize=CHUNK_BYTES,
             keepalive_timeout=_KEEPALIVE_S,
             lingering_time=0,
         )
@@ -158,6 +157,7 @@ class FrontDoor:
             self._rechecking.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
+        self._upstream.stop()
         if self._session is not None:
             await self._session.close()
 
@@ -217,13 +217,12 @@ class FrontDoor:
         if route.mode == "raw":
             return await self._tunnel(request)
         target = service_path(request.raw_path, route.prefix, mode=route.mode, allowed=route.allowed)
-        headers = headers_to_service(
-            request.headers.items(), own_cookies=self._access.cookies, prefix=route.prefix
+        headers = CIMultiDict(
+            headers_to_service(request.headers.items(), own_cookies=self._access.cookies, prefix=route.prefix)
         )
-        url = URL(f"http://localhost{target}", encoded=True)
         if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await self._websocket(request, url, headers)
-        return await self._http(request, url, headers)
+            return await self._websocket(request, target, headers)
+        return await self._http(request, target, headers)
 
     async def _tunnel(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
@@ -232,27 +231,23 @@ class FrontDoor:
         return await serve_tunnel(request, self._route.socket, self._route.socket_name)
 
     async def _http(
-        self, request: web.BaseRequest, url: URL, headers: list[tuple[str, str]]
+        self, request: web.BaseRequest, target: str, headers: CIMultiDict[str]
     ) -> web.StreamResponse:
-        assert self._session is not None  # noqa: S101 - a request arrives after the start
-        data = None
+        body = None
         if request.body_exists:
-            data = self._body(request)
+            body = self._body(request)
             if request.content_length is not None:
-                headers.append(("Content-Length", str(request.content_length)))
+                headers["Content-Length"] = str(request.content_length)
         try:
-            upstream = await self._session.request(
-                request.method, url, headers=headers, data=data, allow_redirects=False
-            )
+            answer = await self._upstream.request(request.method, target, headers, body)
         except TimeoutError as error:
             raise RefusedError(504, "The service did not accept a connection in time.") from error
-        except (aiohttp.ClientError, HttpProcessingError, ValueError, OSError) as error:
+        except ERRORS as error:
             raise RefusedError(502, "The service did not answer with valid HTTP.") from error
         try:
-            return await self._streamed(request, upstream)
+            return await self._streamed(request, answer)
         finally:
-            # Not release(): the rest of an endless answer is not read.
-            upstream.close()
+            answer.close()
 
     async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
@@ -264,22 +259,20 @@ class FrontDoor:
                 return
             yield piece
 
-    async def _streamed(
-        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse
-    ) -> web.StreamResponse:
-        if upstream.status < 200 or upstream.status > 599:
+    async def _streamed(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
+        if answer.status < 200 or answer.status > 599:
             raise RefusedError(502, "The service did not answer with valid HTTP.")
         route, headers = self._route, CIMultiDict[str]()
-        for name, value in headers_to_browser(upstream.headers.items(), prefix=route.prefix, mode=route.mode):
+        for name, value in headers_to_browser(answer.headers.items(), prefix=route.prefix, mode=route.mode):
             headers.add(name, value)
-        has_body = request.method != "HEAD" and upstream.status not in _NO_BODY
-        length = upstream.headers.get("Content-Length", "")
-        is_sized = length.isdecimal() and upstream.status != 204
-        first = await _first_piece(upstream) if has_body and is_sized and int(length) else b""
+        has_body = request.method != "HEAD" and answer.status not in _NO_BODY
+        length = answer.headers.get("Content-Length", "")
+        is_sized = length.isdecimal() and answer.status != 204
+        first = await _first_piece(answer) if has_body and is_sized and int(length) else b""
         if first and len(first) == int(length):
             # In one write with the headers: most answers are small, and each write wakes the client.
-            return web.Response(status=upstream.status, headers=headers, body=first)
-        response = web.StreamResponse(status=upstream.status, headers=headers)
+            return web.Response(status=answer.status, headers=headers, body=first)
+        response = web.StreamResponse(status=answer.status, headers=headers)
         if is_sized:
             response.content_length = int(length)
         elif has_body and request.version >= (1, 1):
@@ -289,7 +282,7 @@ class FrontDoor:
             if has_body:
                 if first:
                     await response.write(first)
-                async for each in upstream.content.iter_any():
+                async for each in answer.content.iter_any():
                     await response.write(each)
             await response.write_eof()
         except (aiohttp.ClientError, HttpProcessingError, OSError):
@@ -299,14 +292,14 @@ class FrontDoor:
         return response
 
     async def _websocket(
-        self, request: web.BaseRequest, url: URL, headers: list[tuple[str, str]]
+        self, request: web.BaseRequest, target: str, headers: CIMultiDict[str]
     ) -> web.StreamResponse:
         assert self._session is not None  # noqa: S101 - a request arrives after the start
         asked = request.headers.get("Sec-WebSocket-Protocol", "")
         protocols = tuple(each.strip() for each in asked.split(",") if each.strip())
         try:
             upstream = await self._session.ws_connect(
-                url,
+                URL(f"http://localhost{target}", encoded=True),
                 headers=headers,
                 protocols=protocols,
                 autoping=False,
@@ -343,9 +336,9 @@ class FrontDoor:
         return client
 
 
-async def _first_piece(upstream: aiohttp.ClientResponse) -> bytes:
+async def _first_piece(answer: Answer) -> bytes:
     try:
-        return await upstream.content.readany()
+        return await answer.content.readany()
     except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
         raise RefusedError(502, "The service did not answer with valid HTTP.") from error
 
@@ -369,32 +362,3 @@ def _close_code(code: int | None) -> int:
     """Return the code to close with: 1001 for one that RFC 6455 does not allow in a message, such as 1006."""
     may_send = code is not None and (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999)
     return code if code is not None and may_send else 1001
-
-
-async def is_ready(path: Path, target: str, status: tuple[int, ...], timeout_s: float) -> bool:
-    """Return whether a service answers a GET request over its socket with an accepted status."""
-    limits = aiohttp.ClientTimeout(total=timeout_s)
-    try:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path)), timeout=limits) as session,
-            session.get(
-                URL(f"http://localhost{target}", encoded=True),
-                allow_redirects=False,
-                max_line_size=_HEADER_BYTES,
-                max_field_size=_HEADER_BYTES,
-            ) as response,
-        ):
-            return response.status in status if status else 200 <= response.status < 400
-    except (aiohttp.ClientError, HttpProcessingError, TimeoutError, ValueError, OSError):
-        return False
-
-
-async def accepts_connections(path: Path, timeout_s: float) -> bool:
-    """Return whether a program accepts connections at a Unix socket."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_unix_connection(str(path))
-    except (TimeoutError, OSError):
-        return False
-    writer.close()
-    return True

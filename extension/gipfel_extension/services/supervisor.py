@@ -34,7 +34,7 @@ from gipfel_cluster.workloads.directory import (
 
 from .access import Access, HubAccess, TokenAccess, bind_for_hub, report_activity
 from .blueprint import Environment, Part, ports_of
-from .front_door import FrontDoor, Route, accepts_connections, is_ready
+from .front_door import FrontDoor, Route
 from .plan import (
     HUB,
     SECRETS,
@@ -49,6 +49,7 @@ from .plan import (
     resolve_part,
     storage_directory,
 )
+from .upstream import accepts_connections, is_ready
 
 _POLL_S = 0.2
 _HEARTBEAT_S = 10.0
