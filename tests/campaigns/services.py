@@ -34,7 +34,12 @@ _SERVICES: dict[str, tuple[dict[str, str], str, str]] = {
     "mlflow": ({}, "ajax-api/2.0/mlflow/experiments/search?max_results=5", "Default"),
     "code-server": ({"directory": "~/"}, "", "code-server"),
     "chroma": ({}, "api/v2/heartbeat", "heartbeat"),
-    "optuna-dashboard": ({"storage": "sqlite:///study.db"}, "api/studies", "study_summaries"),
+    "dask": ({}, "json/identity.json", "Scheduler"),
+    "optuna-dashboard": ({"storage": "sqlite:///study.db"}, "api/studies", "first"),
+}
+#: Programs that make what a service shows, with the packages of its environment.
+_FIRST = {
+    "optuna-dashboard": "import optuna; optuna.create_study(storage='sqlite:///study.db', study_name='first')"
 }
 
 
@@ -61,7 +66,10 @@ def measure(name: str) -> dict[str, Any]:
             return done.stdout.strip()
 
         Path(home, "runs").mkdir()
-        gipfel("install", name, "--into", given.partition(os.pathsep)[0])
+        packages = gipfel("install", name, "--into", given.partition(os.pathsep)[0])
+        if name in _FIRST:
+            argv = (sys.executable, "-P", "-s", "-c", _FIRST[name])
+            subprocess.run(argv, env={**environment, "PYTHONPATH": packages}, cwd=home, check=True)
         typed = [word for key, value in parameters.items() for word in ("-p", key, value)]
         began = time.time()
         url = json.loads(gipfel("up", name, *typed, "--here", "--json"))["url"]
