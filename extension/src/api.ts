@@ -994,6 +994,21 @@ export interface IWorkloadLog {
   readonly lines: readonly ILogLine[];
 }
 
+/** The limits of one account or QoS, or what was used, one in a line. */
+export interface ILimitsSection {
+  readonly title: string;
+  readonly lines: readonly string[];
+}
+
+/**
+ * What limits the user's jobs, and what is left; no sections for a scheduler without limits. `storage` is the
+ * output of the site's command for the storage quota, empty without one.
+ */
+export interface ILimits {
+  readonly sections: readonly ILimitsSection[];
+  readonly storage: string;
+}
+
 /**
  * Units that a selection contains. `ranks`, `nodes` and `devices` (UUIDs) are empty if nothing is selected.
  * `group` has the ranks of the role expression, also while another rank is picked.

@@ -111,6 +111,9 @@ class Accounting:
         lines.sort(key=lambda line: line.startswith("PartitionName="))
         configuration.write_text("\n".join(lines) + "\n")
         self._run("slurmctld", "-D")
+        self._wait_for_controller()
+
+    def _wait_for_controller(self) -> None:
         ask = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc"]
 
         def knows_accounts() -> bool:
@@ -119,6 +122,22 @@ class Accounting:
 
         if not wait_until(knows_accounts, _READY_LIMIT_S):
             raise RuntimeError((self._folder / "slurmctld.log").read_text()[-1000:])
+
+    def hide(self) -> None:
+        """Show each user the own accounting alone, by ``PrivateData``, and restart the daemons."""
+        hidden = "PrivateData=accounts,jobs,usage,users\n"
+        for name in ("slurmdbd.conf", "slurm.conf"):
+            with (self._folder / name).open("a") as configuration:
+                configuration.write(hidden)
+        # The last two: the database itself stays.
+        for process in self._processes[1:]:
+            process.terminate()
+            process.wait(20)
+        del self._processes[1:]
+        self._run("slurmdbd", "-D")
+        self._wait_for_accounts()
+        self._run("slurmctld", "-D")
+        self._wait_for_controller()
 
     def _start(self) -> None:
         storage, port = free_port(), free_port()
@@ -155,7 +174,9 @@ class Accounting:
         ours += f"AccountingStoragePort={port}\nAccountingStoragePass={self._cluster.folder}/munge/socket\n"
         (self._folder / "slurm.conf").write_text(ours)
         self._run("slurmdbd", "-D")
+        self._wait_for_accounts()
 
+    def _wait_for_accounts(self) -> None:
         def answers() -> bool:
             with contextlib.suppress(RuntimeError):
                 return bool(self.call("show", "account", "format=account").strip())

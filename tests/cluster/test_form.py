@@ -22,6 +22,8 @@ from gipfel_cluster.scheduler.machine import current_user_name
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition
 from gipfel_cluster.scheduler.slurm import SlurmScheduler
+from gipfel_cluster.scheduler.slurm_limits import parse_limits
+from gipfel_cluster.scheduler.slurm_usage import quota_sections
 from gipfel_cluster.workloads.submission import check_limits
 from gipfel_spawner.form.options import OptionError, UserOptions
 from gipfel_spawner.form.validation import check_choices
@@ -224,6 +226,23 @@ def test_what_slurms_limits_would_hold_for_ever_is_refused_before_the_start(
     assert check(gpus_per_node=3) == ""
     quota = asyncio.run(ours.quota(user.name))
     assert {(each.account, each.used) for each in quota.shares} >= {("physics", 0.0)}
+    shown = {each.title: each.lines for each in quota_sections(quota)}
+    physics = shown["Account physics (default), QoS long, normal"]
+    assert "account physics: 3 GPUs at once, 0 in use" in physics
+    assert f"{user.name} in account physics: 12 h per job" in physics
+    assert shown["QoS long"] == ("QoS long: 1 GPU per job",)
+    assert "Share of the cluster" in shown
+
+
+def test_where_accounting_is_private_the_users_own_limits_and_those_of_qos_still_hold(
+    cluster: OneMachine, plain_users: tuple[UnixUser, UnixUser], accounts: Accounting
+) -> None:
+    user = plain_users[0]
+    accounts.hide()
+    asked = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc,qos", f"users={user.name}"]
+    environment = [f"{name}={value}" for name, value in accounts.environment.items()]
+    limits = parse_limits(user.run("env", *environment, *asked).stdout, user.name)
+    assert {each.name for each in limits} == {"MaxWall=720", "MaxTRESPJ=gres/gpu=1"}
 
 
 def test_the_hubs_page_shows_what_slurm_has(

@@ -21,15 +21,8 @@ from gipfel_extension.services.blueprint import (
     known_blueprints,
     read_blueprint,
 )
-from gipfel_extension.services.plan import (
-    ServiceSpec,
-    copy_secrets,
-    gated_part,
-    parameter_references,
-    parameter_values,
-    resolve_part,
-    storage_directory,
-)
+from gipfel_extension.services.directory import ServiceSpec, copy_secrets, storage_directory
+from gipfel_extension.services.plan import gated_part, parameter_references, parameter_values, resolve_part
 
 GOOD = """\
 name: board

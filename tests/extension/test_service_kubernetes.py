@@ -14,9 +14,9 @@ import yaml
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
 from gipfel_extension.services.blueprint import Blueprint
+from gipfel_extension.services.directory import ServiceSpec
 from gipfel_extension.services.kubernetes import FILES, Target, render, write_manifests
 from gipfel_extension.services.kubernetes.bridge import check
-from gipfel_extension.services.plan import ServiceSpec
 
 IMAGE = f"docker.io/lab/board@sha256:{'0123456789abcdef' * 4}"
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]

@@ -18,7 +18,7 @@ from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.workloads.directory import new_directory, write_state
 from gipfel_cluster.workloads.kinds import Workload, Workloads
 from gipfel_extension.services.blueprint import read_blueprint
-from gipfel_extension.services.plan import ServiceSpec, ServiceState, read_service_state
+from gipfel_extension.services.directory import ServiceSpec, ServiceState, read_service_state
 from gipfel_extension.services.start import ServiceKind, service_url
 from gipfel_extension.training.record import LaunchState
 

@@ -151,6 +151,8 @@ def test_a_service_is_started_from_its_tile_opened_and_stopped(
     dialog = page.locator(".jp-Dialog")
     expect(dialog).to_contain_text("license BSD-3-Clause", timeout=_LIMIT_MS)
     expect(dialog).to_contain_text("costs no GPU and 1 CPU hour per hour")
+    dialog.get_by_text("Limits, and what is left").click()
+    expect(dialog).to_contain_text("Jobs have no limits here.")
     screenshot(page, "34-service-dialog")
     # A mistake is one line, and nothing is started.
     dialog.get_by_role("button", name="Start").click()

@@ -75,81 +75,30 @@ def quota(*, as_json: bool) -> int:
 
     Exit status: 0; 1 if the scheduler does not answer.
     """
-    found, storage = _quota(), _storage()
-    if as_json:
-        import json  # noqa: PLC0415
+    from gipfel_cluster.scheduler.machine import run_sync  # noqa: PLC0415 - pydantic
+    from gipfel_cluster.workloads.submission import own_quota  # noqa: PLC0415
 
+    found, storage = run_sync(own_quota(os.environ)), _storage()
+    if as_json:
         document = None if found is None else found.model_dump(mode="json")
         click.echo(json.dumps({"scheduler": document, "storage": storage}))
         return 0
-    lines = (
-        ["There is no Slurm here: jobs run on this machine without limits."]
-        if found is None
-        else _lines(found)
-    )
-    for line in lines:
-        click.echo(line)
+    click.echo("\n".join(_lines(found)))
     if storage:
         click.echo(f"\nSTORAGE\n{storage}")
     return 0
 
 
-def _quota() -> "Quota | None":
-    from gipfel_cluster.scheduler.machine import (  # noqa: PLC0415 - pydantic
-        current_user_name,
-        default_scheduler,
-        run_sync,
-    )
-    from gipfel_cluster.scheduler.protocol import Quota, QuotaFacts  # noqa: PLC0415
-    from gipfel_cluster.workloads.submission import submission_context  # noqa: PLC0415
+def _lines(quota: "Quota | None") -> Iterator[str]:
+    from gipfel_cluster.scheduler.slurm_usage import quota_sections  # noqa: PLC0415 - pydantic
 
-    context = submission_context(os.environ)
-    name = "" if context.in_container else default_scheduler(os.environ)
-    scheduler = context.scheduler(name)
-    if not isinstance(scheduler, QuotaFacts):
-        return None
-    found = run_sync(scheduler.quota(current_user_name()))
-    return None if found == Quota() else found
-
-
-def _lines(quota: "Quota") -> Iterator[str]:
-    from gipfel_cluster.scheduler.slurm_limits import limit_text  # noqa: PLC0415 - pydantic
-
-    choices, usage = quota.choices, quota.usage
-    if choices.associations is None:
-        yield "Slurm uses no accounting here: accounts and QoS have no limits."
-    for account in choices.accounts:
-        default = " (default)" if account == choices.default_account else ""
-        yield f"ACCOUNT {account}{default}, QoS {', '.join(choices.qos(account)) or 'none'}"
-        limits = [each for each in choices.limits if each.account == account]
-        yield from (f"  {limit_text(each)}" for each in limits)
-        if not limits:
-            yield "  no limits that you may see"
-    for qos in sorted({each.qos for each in choices.limits if each.qos}):
-        yield f"QOS {qos}"
-        yield from (f"  {limit_text(each)}" for each in choices.limits if each.qos == qos)
-    if usage.used is not None:
-        yield f"\nUSED THIS MONTH  {usage.used:.1f} GPU hours"
-        yield from _spent_lines(quota)
-    if quota.shares:
-        yield "\nSHARE of the cluster"
-        for share in quota.shares:
-            promised, used = f"{100 * share.share:.1f} %", f"{100 * share.used:.1f} %"
-            yield f"  {share.account}: {promised}, used {used} recently, priority {share.factor:.2f} of 1"
-    if quota.waits:
-        from gipfel_cluster.scheduler.slurm_usage import wait_text  # noqa: PLC0415
-
-        yield "\nWAITS of your jobs in 90 days"
-        yield from (f"  {wait_text(each)}" for each in quota.waits)
-
-
-def _spent_lines(quota: "Quota") -> Iterator[str]:
-    """Yield the GPU hours of each account, and of each of its services."""
-    for account in sorted({each.account for each in quota.spent}):
-        rows = [each for each in quota.spent if each.account == account]
-        services = ", ".join(f"{each.service} {each.gpu_hours:.1f}" for each in rows if each.service)
-        of_services = f" (services: {services})" if services else ""
-        yield f"  {account or 'no account'}: {sum(each.gpu_hours for each in rows):.1f}{of_services}"
+    if quota is None:
+        yield "There is no Slurm here: jobs run on this machine without limits."
+        return
+    for section in quota_sections(quota):
+        title, separator, rest = section.title.partition(" ")
+        yield f"{title.upper()}{separator}{rest}"
+        yield from (f"  {line}" for line in section.lines)
 
 
 def _storage() -> str:

@@ -16,8 +16,8 @@ from .terminal import examples, report_checked, report_line
 from .workloads import logs, ps, stop
 
 if TYPE_CHECKING:
+    from ..services.directory import ServiceSpec
     from ..services.hub_services import HubServices
-    from ..services.plan import ServiceSpec
 
 _PAUSE_S, _QUEUED_PAUSE_S = 0.3, 2.0
 #: Age from which the state of a queued service is asked of the scheduler.
@@ -221,7 +221,8 @@ def _up_in_hub(
 ) -> int:
     """Start a service as a server of the hub, and print its address."""
     from ..services.blueprint import find_blueprint  # noqa: PLC0415 - pydantic
-    from ..services.plan import parameter_values, service_directory  # noqa: PLC0415
+    from ..services.directory import service_directory  # noqa: PLC0415
+    from ..services.plan import parameter_values  # noqa: PLC0415
 
     found = find_blueprint(blueprint, directory=Path.cwd(), environment=os.environ)
     # Checked here, too, because the hub reports a mistake only after it has stored the options.
@@ -248,7 +249,8 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
     from pydantic import ValidationError  # noqa: PLC0415
 
     from ..services.blueprint import Resources, find_blueprint  # noqa: PLC0415
-    from ..services.plan import ServiceSpec, parameter_values  # noqa: PLC0415
+    from ..services.directory import ServiceSpec  # noqa: PLC0415
+    from ..services.plan import parameter_values  # noqa: PLC0415
 
     blueprint = find_blueprint(name, directory=Path.cwd(), environment=os.environ)
     values = parameter_values(blueprint, typed)

@@ -11,8 +11,8 @@ import click
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
+    from ..services.directory import ServiceSpec
     from ..services.kubernetes import Target
-    from ..services.plan import ServiceSpec
 
 _CONNECT_TOKEN_S = 86400
 _MAX_SHARE_S = 30 * 86400
@@ -166,8 +166,8 @@ def _tunnel_of(name: str) -> tuple[str, str]:
 
 def _access_token(folder: Path, expires_s: int) -> str:
     """Return a token that gives access to a service: a new one of its hub, else the service's own."""
+    from ..services.directory import HUB, read_spec, read_token  # noqa: PLC0415 - pydantic
     from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
-    from ..services.plan import HUB, read_spec, read_token  # noqa: PLC0415 - pydantic
 
     if read_spec(folder).scheduler != HUB:
         return read_token(folder)
@@ -200,7 +200,7 @@ def _public_url(path: str) -> str:
 
 def _is_raw(folder: Path) -> bool:
     """Return whether a service does not speak HTTP."""
-    from ..services.plan import read_spec  # noqa: PLC0415 - pydantic
+    from ..services.directory import read_spec  # noqa: PLC0415 - pydantic
 
     blueprint = read_spec(folder).blueprint
     return blueprint.parts[blueprint.front_part].path == "raw"
@@ -208,7 +208,7 @@ def _is_raw(folder: Path) -> bool:
 
 def how_to_connect(folder: Path) -> tuple[str, ...]:
     """Return how people and programs reach a running service, one line each."""
-    from ..services.plan import HUB, read_service_state  # noqa: PLC0415 - pydantic
+    from ..services.directory import HUB, read_service_state  # noqa: PLC0415 - pydantic
 
     if _is_raw(folder):
         return (f"programs connect by: gipfel service connect {folder.name} -- CMD",)
@@ -319,7 +319,8 @@ def render(
 
 def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "ServiceSpec":
     from ..services.blueprint import NAME, find_blueprint  # noqa: PLC0415 - pydantic
-    from ..services.plan import ServiceSpec, parameter_values  # noqa: PLC0415
+    from ..services.directory import ServiceSpec  # noqa: PLC0415
+    from ..services.plan import parameter_values  # noqa: PLC0415
 
     blueprint = find_blueprint(name, directory=Path.cwd(), environment=os.environ)
     values = parameter_values(blueprint, typed)

@@ -63,6 +63,7 @@ from .server import (
 )
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
 from .workloads import (
+    QuotaRouteHandler,
     ServiceOffersRouteHandler,
     ServiceShareRouteHandler,
     ServicesRouteHandler,
@@ -125,6 +126,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/workloads", WorkloadsRouteHandler),
     (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
     (r"gipfel/workloads/log", WorkloadLogRouteHandler),
+    (r"gipfel/quota", QuotaRouteHandler),
     (r"gipfel/vetting", VettingRouteHandler),
     (r"gipfel/vetting/protocols", ProtocolsRouteHandler),
     (r"gipfel/vetting/consent", VettingConsentRouteHandler),

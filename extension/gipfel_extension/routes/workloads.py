@@ -1,4 +1,4 @@
-"""``gipfel/workloads`` and ``gipfel/services``: kinds without routes of their own, and services of a user."""
+"""``gipfel/workloads``, ``services`` and ``quota``: kinds without own routes, services, limits of jobs."""
 
 import asyncio
 import os
@@ -8,13 +8,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.scheduler.slurm_usage import quota_sections
 from gipfel_cluster.workloads.kinds import Workload, Workloads
 from gipfel_cluster.workloads.logs import last_lines
+from gipfel_cluster.workloads.submission import own_quota
 
+from ..job.checkpoints import storage_quota
 from ..services.blueprint import NAME, find_blueprint
+from ..services.directory import HUB, ServiceSpec, read_service_state
 from ..services.hub_commands import service_offers
 from ..services.hub_services import hub_services
-from ..services.plan import HUB, ServiceSpec, parameter_values, read_service_state
+from ..services.plan import parameter_values
 from ..services.start import ServiceKind, start_service
 from .base import GipfelRouteHandler, route
 
@@ -67,6 +71,20 @@ class WorkloadLogRouteHandler(GipfelRouteHandler):
         """Send the last lines of all ranks or tasks, ordered by time."""
         request = self.query_as(WorkloadRequest)
         self.finish({"lines": await asyncio.to_thread(_log, request)})
+
+
+class QuotaRouteHandler(GipfelRouteHandler):
+    """``GET``: what limits the user's jobs, and what is left."""
+
+    @route
+    async def get(self) -> None:
+        """Send what `gipfel quota` prints, by section; none for a scheduler without limits."""
+        quota = await own_quota(os.environ)
+        storage, problem = await asyncio.to_thread(storage_quota, os.environ)
+        sections = () if quota is None else quota_sections(quota)
+        self.finish(
+            {"sections": [each.model_dump(mode="json") for each in sections], "storage": storage or problem}
+        )
 
 
 def _workloads() -> Workloads:

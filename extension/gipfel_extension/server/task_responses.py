@@ -354,6 +354,23 @@ class WorkloadLog(ResponseModel):
     lines: list[LogLine]
 
 
+class LimitsSection(ResponseModel):
+    """The limits of one account or QoS, or what was used, one in a line."""
+
+    title: str
+    lines: list[str]
+
+
+class Limits(ResponseModel):
+    """What limits the user's jobs, and what is left; no sections for a scheduler without limits.
+
+    ``storage`` is the output of the site's command for the storage quota, empty without one.
+    """
+
+    sections: list[LimitsSection]
+    storage: str
+
+
 #: Models of the responses that the panel reads, by method and path.
 ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("GET", "gipfel/run"): RunInfo,
@@ -375,6 +392,7 @@ ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("GET", "gipfel/services"): Services,
     ("GET", "gipfel/services/offers"): ServiceOffers,
     ("POST", "gipfel/services/share"): ServiceSharing,
+    ("GET", "gipfel/quota"): Limits,
     ("GET", "gipfel/workloads"): OtherWorkloads,
     ("GET", "gipfel/workloads/log"): WorkloadLog,
 }

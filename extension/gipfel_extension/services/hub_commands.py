@@ -22,15 +22,8 @@ from gipfel_cluster.job.hub import (
 from gipfel_cluster.model import GipfelError, one_line
 
 from .blueprint import Blueprint, Environment, find_blueprint, known_blueprints
-from .plan import (
-    HUB,
-    INSTALL_S,
-    ServiceSpec,
-    find_environment,
-    parameter_values,
-    read_spec,
-    service_directory,
-)
+from .directory import HUB, ServiceSpec, read_spec, service_directory
+from .plan import INSTALL_S, find_environment, parameter_values
 from .start import write_service
 
 _MARGIN_S = 120.0

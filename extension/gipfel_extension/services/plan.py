@@ -1,4 +1,4 @@
-"""A service to start: a blueprint with values, its directory, and the packages that are installed for it."""
+"""A blueprint with values: parameters, commands of its parts, and the packages that are installed for it."""
 
 import hashlib
 import os
@@ -9,133 +9,24 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import Field, ValidationError
-
 from gipfel_cluster.definition_files import suggestion
 from gipfel_cluster.edf.gate import Gate, gates_of
 from gipfel_cluster.egress.start import VARIABLES, gate_invocation
 from gipfel_cluster.engines import Invocation
-from gipfel_cluster.model import BREAKS, Frozen, GipfelError
-from gipfel_cluster.regular_files import read_regular, read_secret
-from gipfel_cluster.runs import make_private, write_atomically
-from gipfel_cluster.staged import open_store
-from gipfel_cluster.storage_classes import resolve_path
-from gipfel_cluster.workloads.directory import MAX_BYTES, SPEC, WorkloadState, last_line, read_state
+from gipfel_cluster.model import BREAKS, GipfelError
+from gipfel_cluster.runs import make_private
+from gipfel_cluster.workloads.directory import last_line
 
-from .blueprint import NAME, REFERENCE, Blueprint, Environment, Parameter, ParameterValue, Part, has_type
+from .blueprint import REFERENCE, Blueprint, Environment, Parameter, ParameterValue, Part, has_type
+from .directory import ServiceSpec
 
-SERVICES, TOKEN, STORAGE, SECRETS = "services", "token", "storage", "secrets"
-#: Exists from when the service of the next job is ready until that job has taken over.
-SUCCESSOR = "successor"
-#: Scheduler of a service that a hub starts and ends.
-HUB = "hub"
 _MAX_TEXT = 4096
-_MAX_TOKEN_BYTES = 1024
 _BOOLS = {"true": True, "false": False}
 VARIABLE = "GIPFEL_SERVICE_ENVIRONMENTS"
 #: Seconds that an installation may take.
 INSTALL_S = 1800.0
 _COMPLETE = ".complete"
 _Report = Callable[[str], None]
-
-
-class ServiceSpec(Frozen):
-    """Content of ``spec.json``: enough to start the same service again.
-
-    ``parameters`` are the values that the user gave; ``prefix`` is the path of its URL.
-    """
-
-    name: str = Field(pattern=rf"^{NAME}$")
-    blueprint: Blueprint
-    parameters: dict[str, ParameterValue] = Field(default={}, max_length=64)
-    prefix: str = Field("/", pattern=r"^/(?:[A-Za-z0-9._~@%-]+/)*$", max_length=500)
-    scheduler: str = ""
-    account: str = ""
-    edf: str = ""
-    engine: str = ""
-    directory: str = ""
-    """Working directory of the service's programs."""
-    source: str = ""
-    """Name that the user gave: a blueprint's name or file."""
-
-
-class ServiceState(WorkloadState):
-    """State of a service; ``address`` and ``port`` are those of the front door, on ``nodes[0]``.
-
-    ``runs`` are the run folders of the jobs that it has used, the newest last.
-    """
-
-    runs: tuple[str, ...] = ()
-    address: str = ""
-    port: int = 0
-    prefix: str = "/"
-
-
-def read_spec(folder: Path) -> ServiceSpec:
-    """Return the content of ``spec.json``.
-
-    Raises
-    ------
-    GipfelError
-        It can't be read.
-    """
-    try:
-        return ServiceSpec.model_validate_json(read_regular(folder / SPEC, MAX_BYTES))
-    except (OSError, ValidationError) as error:
-        raise GipfelError(
-            f"The service in {folder} can't be read by this version of Gipfel.",
-            "Start it again with `gipfel service up`.",
-        ) from error
-
-
-def read_service_state(folder: Path) -> ServiceState:
-    """Return the state of a service."""
-    return read_state(folder, ServiceState, "service")
-
-
-def read_token(folder: Path) -> str:
-    """Return the front door's token.
-
-    Raises
-    ------
-    GipfelError
-        It can't be read, or is too short to be a token.
-    """
-    try:
-        token = read_regular(folder / TOKEN, _MAX_TOKEN_BYTES).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise GipfelError(f"The token in {folder} can't be read.", "Start the service again.") from error
-    if len(token) < 32:
-        raise GipfelError(f"The token in {folder} is too short.", "Start the service again.")
-    return token
-
-
-def service_directory(name: str, environment: Mapping[str, str]) -> Path:
-    """Return the directory of a service; `name` is not checked."""
-    return Path(environment.get("HOME") or Path.home()) / ".gipfel" / SERVICES / name
-
-
-def storage_directory(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]) -> Path:
-    """Return the directory that a service keeps, and make it: in its storage class, else in its own one.
-
-    Raises
-    ------
-    GipfelError
-        The class has no directory, or it can't be used.
-    """
-    name = spec.blueprint.storage
-    chosen = resolve_path(f"{name}:gipfel-services-{os.geteuid()}", environment) if name else ""
-    directory = Path(chosen) / spec.name if chosen else folder / STORAGE
-    try:
-        if chosen:
-            # Its name is the user's own, since a class may be a directory of all users.
-            open_store(Path(chosen))
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise GipfelError(
-            f"The storage {directory} can't be used: {error.strerror}.", "Check the storage classes."
-        ) from error
-    return directory
 
 
 def parameter_values(blueprint: Blueprint, typed: Mapping[str, str]) -> dict[str, ParameterValue]:
@@ -199,26 +90,6 @@ def parameter_references(spec: ServiceSpec) -> dict[str, str]:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         found[f"parameters.{name}"] = str(Path(text).expanduser()) if text.startswith("~/") else text
     return found
-
-
-def copy_secrets(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]) -> None:
-    """Copy the blueprint's secrets from ``~/.gipfel/secrets`` into the service's directory (0600).
-
-    Raises
-    ------
-    GipfelError
-        A secret is missing, or other users can read it.
-    """
-    source = Path(environment.get("HOME") or Path.home()) / ".gipfel" / SECRETS
-    for name in sorted({each for part in spec.blueprint.parts.values() for each in part.secrets}):
-        content = read_secret(source / name)
-        (folder / SECRETS).mkdir(mode=0o700, exist_ok=True)
-        write_atomically(folder / SECRETS / name, content)
-
-
-def remove_secrets(folder: Path) -> None:
-    """Remove the copies of the secrets."""
-    shutil.rmtree(folder / SECRETS, ignore_errors=True)
 
 
 def _converted(name: str, text: str, parameter: Parameter) -> ParameterValue:

@@ -36,22 +36,21 @@ from gipfel_cluster.workloads.submission import (
 )
 
 from ..gate.scan.verdict import judge_start
-from .hub_services import hub_services
-from .plan import (
+from .directory import (
     HUB,
     SECRETS,
     SUCCESSOR,
     TOKEN,
-    VARIABLE,
     ServiceSpec,
     ServiceState,
     copy_secrets,
-    find_environment,
     read_service_state,
     read_spec,
     remove_secrets,
     service_directory,
 )
+from .hub_services import hub_services
+from .plan import VARIABLE, find_environment
 
 JOB_LOG = "job.log"
 _MODULE = "gipfel_extension.services.supervisor"

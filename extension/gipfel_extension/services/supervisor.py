@@ -3,8 +3,7 @@
 ``python -m gipfel_extension.services.supervisor DIRECTORY`` runs it; `start.py` submits a job with this
 command. Parts use Unix sockets in a private directory: the front door alone listens on a port.
 
-While the supervisor of an earlier job of the same service runs, one of a blueprint with ``handover: overlap``
-is its successor: it leaves state and logs alone until the hub has ended that job, and then takes them over.
+`Handover` decides which supervisor owns the directory while those of two jobs of a service run.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from gipfel_cluster.environment import without_tokens
@@ -26,29 +25,15 @@ from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants
 from gipfel_cluster.runs import ScratchFolder
 from gipfel_cluster.workloads.directory import (
     STOP,
-    hold_supervisor_lock,
-    is_supervised,
     last_line,
     write_state,
 )
 
 from .access import Access, HubAccess, TokenAccess, bind_for_hub, report_activity
 from .blueprint import Environment, Part, ports_of
+from .directory import HUB, SECRETS, Handover, read_service_state, read_spec, read_token, storage_directory
 from .front_door import FrontDoor, Route
-from .plan import (
-    HUB,
-    SECRETS,
-    SUCCESSOR,
-    gated_part,
-    make_environment,
-    parameter_references,
-    read_service_state,
-    read_spec,
-    read_token,
-    remove_secrets,
-    resolve_part,
-    storage_directory,
-)
+from .plan import gated_part, make_environment, parameter_references, resolve_part
 from .upstream import accepts_connections, is_ready
 
 _POLL_S = 0.2
@@ -76,10 +61,7 @@ class ServiceSupervisor:
         self._packages = ""
         self._is_idle = False
         self._reporter: asyncio.Task[None] | None = None
-        self._overlaps = self._spec.blueprint.handover == "overlap"
-        # Whether it waits for the supervisor of an earlier job, and what it holds as the only supervisor.
-        self._is_successor = False
-        self._held = ExitStack()
+        self._handover = Handover(folder, overlaps=self._spec.blueprint.handover == "overlap")
 
     @property
     def _of_hub(self) -> bool:
@@ -88,14 +70,7 @@ class ServiceSupervisor:
     def run(self) -> int:
         """Run the service to its end, and return its exit status."""
         adopt_orphans()
-        try:
-            self._held.enter_context(hold_supervisor_lock(self._folder))
-            (self._folder / STOP).unlink(missing_ok=True)
-        except GipfelError:
-            if not self._overlaps:
-                raise
-            self._is_successor = True
-        with self._held:
+        with self._handover:
             # The recorder and others are not this process's descendants: it ends only what it has started.
             sockets = ScratchFolder.create()
             try:
@@ -103,36 +78,23 @@ class ServiceSupervisor:
             finally:
                 end_descendants()
                 sockets.remove()
-                if self._is_successor:
-                    (self._folder / SUCCESSOR).unlink(missing_ok=True)
-                elif not self._has_successor:
-                    remove_secrets(self._folder)
 
-    @property
-    def _has_successor(self) -> bool:
-        """True if the next job's service is ready, and takes over state, logs and secrets."""
-        return self._overlaps and not self._is_successor and (self._folder / SUCCESSOR).exists()
+    def _take_over(self) -> None:
+        """Write the state, with the earlier job's runs, once the supervisor of that job has ended."""
+        with suppress(GipfelError, OSError):
+            if self._handover.take_over():
+                self._write(runs=self._runs(read_service_state(self._folder).runs, self._state.run))
 
-    def _try_to_succeed(self) -> None:
-        """Take over state and logs if the supervisor of the earlier job has ended."""
-        if not is_supervised(self._folder):
-            with suppress(GipfelError, OSError):
-                self._held.enter_context(hold_supervisor_lock(self._folder))
-                earlier = read_service_state(self._folder).runs
-                run = self._state.run
-                runs = (*(each for each in earlier if each != run), *((run,) if run else ()))
-                for log in self._folder.glob("*.next.log"):
-                    log.replace(log.with_name(f"{log.name.removesuffix('.next.log')}.log"))
-                self._is_successor = False
-                (self._folder / SUCCESSOR).unlink(missing_ok=True)
-                self._write(runs=runs[-_MAX_RUNS:])
+    @staticmethod
+    def _runs(earlier: tuple[str, ...], run: str) -> tuple[str, ...]:
+        """Return the run folders of the service's jobs with that of this one at the end."""
+        return (*(each for each in earlier if each != run), *((run,) if run else ()))[-_MAX_RUNS:]
 
     async def _supervise(self, sockets: Path) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._end, number)
         job_id = self._environment.get("GIPFEL_JOB_ID", self._state.job_id)
         run = self._environment.get("GIPFEL_RUN", "")
-        runs = (*(each for each in self._state.runs if each != run), *((run,) if run else ()))
         node = self._environment.get("GIPFEL_NODE") or socket.gethostname().partition(".")[0]
         self._write(
             phase="queued",
@@ -140,7 +102,7 @@ class ServiceSupervisor:
             nodes=(node,),
             job_id=job_id,
             run=run,
-            runs=runs[-_MAX_RUNS:],
+            runs=self._runs(self._state.runs, run),
             supervisor=Process.of(os.getpid()),
             started_ns=time.time_ns(),
         )
@@ -167,7 +129,7 @@ class ServiceSupervisor:
         blueprint = self._spec.blueprint
         if blueprint.environment == Environment():
             return
-        log = self._log("setup")
+        log = self._handover.log("setup")
         log.unlink(missing_ok=True)
         environment = _service_environment(self._environment)
         packages = await asyncio.to_thread(make_environment, blueprint, environment, log, self._report)
@@ -201,7 +163,9 @@ class ServiceSupervisor:
             variable = f"{secret.upper().replace('-', '_')}_FILE"
             environment[variable] = str(self._folder / SECRETS / secret)
         log = os.open(
-            self._log(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+            self._handover.log(name),
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK,
+            0o600,
         )
         try:
             self._parts[name] = await asyncio.create_subprocess_exec(
@@ -235,7 +199,7 @@ class ServiceSupervisor:
                 raise GipfelError("It was stopped before it was ready.")
             self._check_parts()
             if time.monotonic() > deadline:
-                why = last_line(self._log(name)) or "it wrote nothing"
+                why = last_line(self._handover.log(name)) or "it wrote nothing"
                 raise GipfelError(f"The part {name} was not ready after {ready.timeout_s:g} s: {why}")
             await self._pause()
         # Another program's umask may let others connect; the directory does not let them in.
@@ -259,9 +223,7 @@ class ServiceSupervisor:
         door = FrontDoor(route, access)
         await door.start(listener)
         address, port = listener.getsockname()[:2]
-        if self._is_successor:
-            # From now on the earlier job may end: its supervisor leaves state and secrets to this one.
-            (self._folder / SUCCESSOR).touch(mode=0o600)
+        self._handover.announce()
         if self._of_hub:
             # Bound to all addresses, it is reached from other nodes by the node's name.
             address = self._state.nodes[0] if address in {"::", "0.0.0.0"} else address  # noqa: S104
@@ -281,8 +243,8 @@ class ServiceSupervisor:
         idle_s = self._spec.blueprint.idle_s
         while not await self._is_stopping():
             self._check_parts()
-            if self._is_successor:
-                await asyncio.to_thread(self._try_to_succeed)
+            if self._handover.waits:
+                await asyncio.to_thread(self._take_over)
             self._is_idle = bool(idle_s) and door.idle_s > idle_s
             if self._is_idle:
                 return
@@ -301,7 +263,7 @@ class ServiceSupervisor:
     def _check_parts(self) -> None:
         for name, process in self._parts.items():
             if process.returncode is not None:
-                why = last_line(self._log(name)) or "it wrote nothing"
+                why = last_line(self._handover.log(name)) or "it wrote nothing"
                 raise GipfelError(f"The part {name} {_end_of(process.returncode)}: {why}")
 
     def _references(self, name: str, sockets: Path) -> dict[str, str]:
@@ -326,9 +288,6 @@ class ServiceSupervisor:
         names = ports_of(self._spec.blueprint, part)
         return {name: _FIRST_OTHER_PORT + number for number, name in enumerate(names)}
 
-    def _log(self, name: str) -> Path:
-        return self._folder / (f"{name}.next.log" if self._is_successor else f"{name}.log")
-
     def _end(self, number: int) -> None:
         self._ending = signal.Signals(number)
 
@@ -336,7 +295,7 @@ class ServiceSupervisor:
         self._written = time.monotonic()
         # A full disk must not end a service.
         self._state = self._state.model_copy(update=changes)
-        if self._is_successor or self._has_successor:
+        if not self._handover.owns:
             return
         with suppress(OSError):
             self._state = write_state(self._folder, self._state)

@@ -5,6 +5,7 @@ import * as React from 'react';
 
 import type { IOfferedParameter, IOfferedService, IServiceStart } from '../api';
 import { errorMessage } from '../common/error-message';
+import { Limits } from '../workloads/limits';
 import type { ServicesModel } from './model';
 
 /** Show the form of a blueprint, and start its service; after an error the form keeps its values. */
@@ -16,7 +17,12 @@ export async function startService(
 ): Promise<void> {
   const body = new FormBody<IServiceStart>(
     { blueprint: offer.name, name: offer.name, parameters: {}, edf: '', time: '' },
-    (value, change) => <StartFields offer={offer} value={value} change={change} trans={trans} />
+    (value, change) => (
+      <>
+        <StartFields offer={offer} value={value} change={change} trans={trans} />
+        <Limits ask={() => model.limits()} trans={trans} />
+      </>
+    )
   );
   const title = trans.__('Start %1', offer.title);
   await untilAccepted(body, title, trans.__('Start'), async value => {

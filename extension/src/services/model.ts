@@ -1,4 +1,5 @@
 import type {
+  ILimits,
   IOfferedService,
   IService,
   IServiceOffers,
@@ -14,6 +15,11 @@ export class ServicesModel extends OtherWorkloadsModel<IService> {
   /** Return the blueprints that can be started. */
   async offers(): Promise<readonly IOfferedService[]> {
     return (await requestJson<IServiceOffers>(this.settings, 'services/offers')).offers;
+  }
+
+  /** Return what limits the user's jobs, and what is left. */
+  limits(): Promise<ILimits> {
+    return requestJson<ILimits>(this.settings, 'quota');
   }
 
   /** Start a service; throws an error with a message for the user. */

@@ -1,6 +1,8 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import type { ILimits } from '../api';
+import { requestJson } from '../common/request';
 import { serverChanges } from '../common/server-changes';
 import { IGipfelPanel, IGipfelWorkloads } from '../tokens';
 import { WorkloadList } from './list';
@@ -15,9 +17,11 @@ export const workloadsPlugin: JupyterFrontEndPlugin<IGipfelWorkloads> = {
   provides: IGipfelWorkloads,
   requires: [IGipfelPanel],
   optional: [ITranslator],
-  activate: (_: JupyterFrontEnd, panel: IGipfelPanel, translator: ITranslator | null): IGipfelWorkloads => {
+  activate: (app: JupyterFrontEnd, panel: IGipfelPanel, translator: ITranslator | null): IGipfelWorkloads => {
     const list = new WorkloadList();
-    panel.addSection(workloadsSection(list, (translator ?? nullTranslator).load('gipfel')), { rank: 200 });
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const ask = (): Promise<ILimits> => requestJson(app.serviceManager.serverSettings, 'quota');
+    panel.addSection(workloadsSection(list, trans, ask), { rank: 200 });
     return list;
   }
 };

@@ -2,9 +2,11 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
+import type { ILimits } from '../api';
 import { Notice } from '../common/notice';
 import type { ISection } from '../tokens';
 import type { WorkloadList } from './list';
+import { Limits } from './limits';
 import { Help } from '../views/term';
 import { WORKLOAD } from '../views/terms';
 
@@ -14,7 +16,11 @@ interface IProps {
 }
 
 /** Create the section that lists workloads of all kinds, with the number of running ones in its tab. */
-export function workloadsSection(list: WorkloadList, trans: TranslationBundle): ISection {
+export function workloadsSection(
+  list: WorkloadList,
+  trans: TranslationBundle,
+  ask: () => Promise<ILimits>
+): ISection {
   return {
     id: 'workloads',
     title: trans.__('Workloads'),
@@ -31,7 +37,7 @@ export function workloadsSection(list: WorkloadList, trans: TranslationBundle): 
     ),
     Body: () => (
       <UseSignal signal={list.changed}>
-        {(): React.JSX.Element => <Body list={list} trans={trans} />}
+        {(): React.JSX.Element => <Body list={list} trans={trans} ask={ask} />}
       </UseSignal>
     ),
     setVisible: visible => {
@@ -40,7 +46,7 @@ export function workloadsSection(list: WorkloadList, trans: TranslationBundle): 
   };
 }
 
-function Body({ list, trans }: IProps): React.JSX.Element {
+function Body({ list, trans, ask }: IProps & { readonly ask: () => Promise<ILimits> }): React.JSX.Element {
   const { rows, shownKinds } = list;
   // A kind that can't be started from here is offered once there is a workload of it.
   const offered = list.kinds.filter(each => each.emptyText !== '' || (each.rows() ?? []).length > 0);
@@ -66,6 +72,7 @@ function Body({ list, trans }: IProps): React.JSX.Element {
         <React.Fragment key={each.key}>{each.render()}</React.Fragment>
       ))}
       {shownKinds.map(({ id, Footer }) => Footer && <Footer key={id} />)}
+      <Limits ask={ask} trans={trans} />
     </div>
   );
 }

@@ -57,7 +57,7 @@ function listOf(): { list: WorkloadList; launches: Workloads; sleeps: Workloads 
 
 const keysOf = (list: WorkloadList): string[] | undefined => list.rows?.map(each => each.key);
 function html(list: WorkloadList): string {
-  const { Body } = workloadsSection(list, trans);
+  const { Body } = workloadsSection(list, trans, () => new Promise(() => undefined));
   return renderToStaticMarkup(<Body />);
 }
 

@@ -7,13 +7,13 @@ used minutes that Slurm compares decay with ``PriorityDecayHalfLife``. Limits of
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, timedelta
 
 from ..model import Frozen, GipfelError
-from .protocol import GpuBudget, GpuUsage, Waits
-from .slurm_limits import Share, Spent
+from .protocol import GpuBudget, GpuUsage, Quota, Waits
+from .slurm_limits import Share, Spent, limit_text
 from .slurm_site import RunCommand
 
 # sacct and scontrol would read other names as a list or as an option.
@@ -230,6 +230,51 @@ def parse_shares(output: str, user: str) -> tuple[Share, ...]:
                 share, used, factor = map(float, words[2:])
                 found.append(Share(account=words[0], share=share, used=used, factor=factor))
     return tuple(found)
+
+
+class QuotaSection(Frozen):
+    """What limits a user's jobs by one account or QoS, or what they have used, as people read it."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+
+
+def quota_sections(quota: Quota) -> Iterator[QuotaSection]:
+    """Yield limits with what is left by account and QoS, then the month's GPU hours, shares and waits."""
+    choices, usage = quota.choices, quota.usage
+    if choices.associations is None:
+        yield QuotaSection(title="Slurm uses no accounting here: accounts and QoS have no limits.")
+    for account in choices.accounts:
+        default = " (default)" if account == choices.default_account else ""
+        title = f"Account {account}{default}, QoS {', '.join(choices.qos(account)) or 'none'}"
+        lines = tuple(limit_text(each) for each in choices.limits if each.account == account)
+        yield QuotaSection(title=title, lines=lines or ("no limits that you may see",))
+    for qos in sorted({each.qos for each in choices.limits if each.qos}):
+        lines = tuple(limit_text(each) for each in choices.limits if each.qos == qos)
+        yield QuotaSection(title=f"QoS {qos}", lines=lines)
+    if usage.used is not None:
+        title = f"Used this month: {usage.used:.1f} GPU hours"
+        yield QuotaSection(title=title, lines=tuple(_spent_lines(quota.spent)))
+    if quota.shares:
+        lines = tuple(
+            f"{each.account}: {100 * each.share:.1f} %, used {100 * each.used:.1f} % recently, "
+            f"priority {each.factor:.2f} of 1"
+            for each in quota.shares
+        )
+        yield QuotaSection(title="Share of the cluster", lines=lines)
+    if quota.waits:
+        waits = tuple(map(wait_text, quota.waits))
+        yield QuotaSection(title="Waits of your jobs in 90 days", lines=waits)
+
+
+def _spent_lines(spent: Iterable[Spent]) -> Iterator[str]:
+    """Yield the GPU hours of each account, and of each of its services."""
+    listed = tuple(spent)
+    for account in sorted({each.account for each in listed}):
+        rows = [each for each in listed if each.account == account]
+        services = ", ".join(f"{each.service} {each.gpu_hours:.1f}" for each in rows if each.service)
+        of_services = f" (services: {services})" if services else ""
+        yield f"{account or 'no account'}: {sum(each.gpu_hours for each in rows):.1f}{of_services}"
 
 
 class _Association(Frozen):

@@ -16,7 +16,7 @@ import yaml
 
 from gipfel_cluster.model import GipfelError
 
-from ..plan import ServiceSpec
+from ..directory import ServiceSpec
 from . import objects
 from .objects import space
 from .pod import Object, pod_spec, service_image, speaks_http, uses_storage

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from gipfel_cluster.scheduler.notation import parse_duration
 
 from ..blueprint import Environment
-from ..plan import ServiceSpec
+from ..directory import ServiceSpec
 from . import bridge
 from .pod import BRIDGE_FILE, DOOR_PORT, HOST, Object, speaks_http, url_prefix, uses_storage
 from .target import Target

@@ -14,7 +14,8 @@ from gipfel_cluster.edf.mounts import read_reference
 from gipfel_cluster.model import GipfelError
 
 from ..blueprint import Environment, Part
-from ..plan import ServiceSpec, parameter_references, resolve_part
+from ..directory import ServiceSpec
+from ..plan import parameter_references, resolve_part
 from .target import Target
 
 Object = dict[str, Any]
