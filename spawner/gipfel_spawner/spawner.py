@@ -353,7 +353,7 @@ class EDFSpawner(SpawnerTraits):
         self.follower.port_received = self.port > 0
         self.follower.keep_up = bool(state.get("keep_up"))
         self.follower.has_pages = bool(state.get("has_pages", True))
-        self.successor.job_id = str(state.get("successor") or "")
+        self.successor.load_state(state)
         self._token_digest = str(state.get("token_digest", ""))
         self.submission.mark = str(state.get("mark", ""))
 
@@ -367,8 +367,7 @@ class EDFSpawner(SpawnerTraits):
                 state["extended"] = self.lifetime.extended
             if self.follower.keep_up:
                 state["keep_up"] = True
-            if self.successor.job_id:
-                state["successor"] = self.successor.job_id
+            state |= self.successor.get_state()
             if not self.follower.has_pages:
                 state["has_pages"] = False
             state["token_digest"] = self._token_digest

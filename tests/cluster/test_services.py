@@ -205,8 +205,8 @@ class Relay:
 
 
 @pytest.fixture(scope="module")
-def relay(board: Board) -> Iterator[Relay]:
-    """Started early, because its time limit is two minutes."""
+def relay(board: Board, hub: HubProcess) -> Iterator[Relay]:
+    """Started early, because its time limit is two minutes; the hub is restarted while it runs."""
     unix, owner = board.unix, board.owner
     unix.write(".gipfel/blueprints/relay.yaml", _RELAY)
     unix.write(".gipfel/secrets/word", "open sesame").chmod(0o600)
@@ -215,6 +215,9 @@ def relay(board: Board) -> Iterator[Relay]:
     assert owner._client.post(api, json=options).status_code in {201, 202}
     found = Relay(board, unix.home / ".gipfel/services/relay", [])
     assert wait_until(lambda: owner.request("relay/").status_code == 200, 60), board.hub_server("relay")
+    hub.kill()
+    hub.__enter__()
+    assert wait_until(lambda: owner.request("relay/").status_code == 200, 30)
     ending = threading.Event()
     visitor = threading.Thread(target=found.ask, args=(ending,))
     visitor.start()

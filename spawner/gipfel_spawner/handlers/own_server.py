@@ -119,7 +119,7 @@ class ActivityRouteHandler(OwnServerHandler):
         status = spawner.lifetime.on_activity(
             self.body_as(ActivityReport, "The body is not an activity report.")
         )
-        spawner.successor.on_report()
+        spawner.successor.on_report(self.get_auth_token() or "")
         self.answer(status)
 
 

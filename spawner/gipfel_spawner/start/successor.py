@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.notation import parse_duration
@@ -24,12 +25,12 @@ _CONNECT_S = 3.0
 class ServiceSuccessor:
     """Submits the next job of a running service in time, and changes the URL's target once it is ready.
 
-    Both jobs have the same token: the one of the server, which the hub's database has only as a digest. After
-    a restart of the hub there is no successor until the next start.
+    Both jobs have the same token: the one of the server, which the hub's database has only as a digest. A hub
+    that was restarted gets it again with the service's next report.
 
     Example
     -------
-    ``successor.overlap_s = 600`` at the start; at each report of the service, ``successor.on_report()``.
+    ``successor.overlap_s = 600`` at the start; at each report of the service, ``successor.on_report(token)``.
     """
 
     def __init__(self, spawner: "EDFSpawner", lifetime: "ServerLifetime") -> None:
@@ -44,8 +45,24 @@ class ServiceSuccessor:
         self._limit_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
-    def on_report(self) -> None:
-        """Submit the next job if the time limit is near; called when the service reports its activity."""
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what an earlier hub process has stored."""
+        self.job_id = str(state.get("successor") or "")
+        self.overlap_s = int(state.get("overlap_s") or 0)
+        self._spawner.follower.running_since = float(state.get("running_since") or 0)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what a restarted hub needs: the next job, the lead, and since when this job runs."""
+        since = self._spawner.follower.running_since
+        state = {"successor": self.job_id, "overlap_s": self.overlap_s, "running_since": since}
+        return {name: value for name, value in state.items() if value} if self.overlap_s else {}
+
+    def on_report(self, token: str) -> None:
+        """Submit the next job if the time limit is near; called when the service reports its activity.
+
+        ``token`` is the one of the report, which the spawner has found to be the server's.
+        """
+        self._spawner.api_token = token
         ends, now = self._ends(), time.monotonic()
         if not self.overlap_s or ends is None or self._task is not None:
             return
@@ -53,7 +70,7 @@ class ServiceSuccessor:
         self._whole_s = max(self._whole_s, left)
         # A limit that is shorter than the lead must not make one job after the other.
         is_due = left <= min(self.overlap_s, self._whole_s * 0.75)
-        if is_due and now >= self._next_try and self._spawner.ready and self._spawner.api_token:
+        if is_due and now >= self._next_try and self._spawner.ready:
             self._next_try = now + _RETRY_S
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._on_done)
