@@ -1,8 +1,9 @@
 """Staging on four nodes of a Slurm on this machine, beside every node's own ``cp`` and beside ``sbcast``.
 
-Prints three rows as JSON. The nodes mount a shared directory each by itself with sshfs; its server counts the
+Prints four rows as JSON. The nodes mount a shared directory each by itself with sshfs; its server counts the
 bytes, and sends 60 MB/s to all nodes together; each node's link passes 125 MB/s. Times are of whole commands.
-`sbcast` checks nothing, and does not know what is there already. The nodes share this machine's cores, and
+`sbcast` checks nothing, and does not know what is there already; `sha256sum` on each node is the least that a
+check takes. The nodes share this machine's cores, and
 their network is not a cluster's.
 """
 
@@ -28,7 +29,7 @@ _NODES = 4
 _RATE, _LINK = 60e6, 125e6
 _LIMIT_S = 200
 #: Of the data for the bytes; of the peer for the times.
-_BYTES_BOUND, _COPY_BOUND, _SBCAST_BOUND = 1.1, 1.0, 2.0
+_BYTES_BOUND, _COPY_BOUND, _SBCAST_BOUND, _CHECKED_BOUND = 1.1, 1.0, 2.0, 2.0
 
 
 def main(megabytes: int) -> int:
@@ -63,6 +64,7 @@ def main(megabytes: int) -> int:
         _row("stage: bytes sent, of the data", sent["stage"] / 1e6, size / 1e6, "MB", _BYTES_BOUND),
         _row("stage: time, peer cp on each node", times["stage"], times["cp"], "s", _COPY_BOUND),
         _row("stage: time, peer sbcast", times["stage"], times["sbcast"], "s", _SBCAST_BOUND),
+        _row("stage: time, peer sbcast and its hash", times["stage"], times["checked"], "s", _CHECKED_BOUND),
     ]
     for row in rows:
         print(json.dumps(row))
@@ -74,6 +76,8 @@ def _commands(runtime: Path, data: Path) -> dict[str, str]:
     return {
         "cp": f"{on_all} cp {data} /dev/shm/copy; status=$?; {on_all} rm /dev/shm/copy",
         "sbcast": f"sbcast --force {data} /dev/shm/copy; status=$?; {on_all} rm /dev/shm/copy",
+        "checked": f"sbcast --force {data} /dev/shm/copy && {on_all} sha256sum /dev/shm/copy; status=$?; "
+        f"{on_all} rm /dev/shm/copy",
         "stage": f"{runtime}/bin/gipfel data stage --to memory {data}; status=$?",
     }
 

@@ -1,21 +1,24 @@
-"""``gipfel data``: packs data sets into single files, verifies, compares, extends, mounts and stages them."""
+"""``gipfel data``: packs data sets into single files, verifies, compares, mounts, stages and tries them."""
 
 import functools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
+from .completion import complete_runs
 from .data_pack import add, fetch, pack, remove
 from .data_stage import stage, status
-from .data_try import try_command
 from .runs import size_text
-from .terminal import examples, report_line
+from .terminal import LiveTable, examples, report_line, table_lines
 
 if TYPE_CHECKING:
     from ..data.manifest import Summary
+    from ..data.trial import Rate, Trial
+    from ..data.trial_advice import Advice, Demand
 
 _UNREADABLE = 2
 _P = ParamSpec("_P")
@@ -24,6 +27,8 @@ _path = click.Path(path_type=Path)
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
 )
+_INTERRUPTED = 130
+_NAMES = {"files": "small files", "squashfs": "squashfs, mounted", "shards": "webdataset shards"}
 
 
 def _exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
@@ -59,7 +64,7 @@ def data() -> None:
     """
 
 
-for _command in (fetch, pack, add, remove, stage, status, try_command):
+for _command in (fetch, pack, add, remove, stage, status):
     data.add_command(_command)
 
 
@@ -196,3 +201,179 @@ def _summary_lines(summary: "Summary") -> list[str]:
 def _printable(text: str) -> str:
     """Return a text without characters that move the cursor."""
     return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(sorted({int(each) for each in text.split(",") if each}))
+    except ValueError:
+        raise click.BadParameter("give numbers such as 4 or 2,4,8") from None
+    if any(not 1 <= each <= 256 for each in found):
+        raise click.BadParameter("give numbers from 1 to 256")
+    return found
+
+
+@data.command(
+    "try",
+    epilog=examples(
+        "gipfel data try ~/imagenet",
+        "gipfel data try ~/imagenet --run alps-48812",
+        "gipfel data try imagenet.sqsh --workers 4,8,16 --seconds 10",
+        "gipfel data try ~/imagenet --format files --json",
+    ),
+)
+@click.argument("path", metavar="DATA", type=click.Path(path_type=Path))
+@click.option("--workers", callback=_numbers, default="", metavar="N,…",
+              help="Numbers of processes to try (default: 1, 2, 4, … up to twice the cores).")  # fmt: skip
+@click.option("--format", "formats", type=click.Choice(list(_NAMES)), multiple=True,
+              help="Only these formats (default: all).")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0.1, 120), default=3.0, show_default=True, metavar="S",
+              help="Time of each measurement.")  # fmt: skip
+@click.option("--run", "recording", metavar="RUN", shell_complete=complete_runs(),
+              help="Compare with what the GPUs of this run ate.")  # fmt: skip
+@click.option("--scratch", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where samples are packed, on the same file system (default: beside DATA).")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def try_command(
+    *,
+    path: Path,
+    workers: tuple[int, ...],
+    formats: tuple[str, ...],
+    seconds: float,
+    recording: str | None,
+    scratch: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure how many samples per second can be read: cold and warm, by format and number of workers.
+
+    DATA is a directory of files, a directory of tar shards, or a packed image. Of a directory of files, up
+    to 256 MiB are packed beside it for the trial, and removed. A sample is a file, or files that share a
+    name up to its first dot. Cold samples are read for the first time, warm ones again; caches of file
+    servers can't be emptied. Reading alone is measured: decoding in your loader comes on top.
+
+    With --run, the cheapest change that suffices is named: first more workers, then packing, then shards.
+
+    Exit status: 0 measured, and it suffices or no run was given; 1 nothing that was tried suffices; 2 DATA or
+    RUN can't be read; 130 interrupted, with what was measured until then.
+    """
+    from ..data.trial import FORMATS, TrialRequest, default_workers, try_data  # noqa: PLC0415
+
+    run = _run_folder(recording)
+    if not path.exists():
+        report_line(f"{path} does not exist. Give a directory or a packed image.")
+        return 2
+    progress = _Progress()
+    cores = len(os.sched_getaffinity(0))
+    trial = try_data(
+        TrialRequest(
+            path, workers or default_workers(cores), seconds, formats or FORMATS, scratch,
+            on_rate=progress.on_rate, on_stage=progress.on_stage,
+        )
+    )  # fmt: skip
+    progress.finish()
+    demand, advice = _compare(trial, run)
+    if as_json:
+        document = {
+            **trial.model_dump(mode="json"),
+            "demand": None if demand is None else demand.model_dump(mode="json"),
+            "advice": None if advice is None else advice.model_dump(mode="json"),
+        }
+        click.echo(json.dumps(document))
+    else:
+        for line in _lines(trial, demand, advice):
+            click.echo(line)
+    for note in trial.notes:
+        report_line(f"note: {note}")
+    if run is not None and demand is None:
+        report_line(
+            f"{run.name} has neither a metric of samples per second nor a record of its reads: "
+            "log({'samples/s': …}) gives it one."
+        )
+    if not trial.complete:
+        report_line("Interrupted: this is what was measured until then.")
+        return _INTERRUPTED
+    return 1 if advice is not None and advice.rate is None else 0
+
+
+def _run_folder(recording: str | None) -> Path | None:
+    """Return the folder of ``--run``; raise an error with exit status 2 where it can't be read."""
+    if recording is None:
+        return None
+    from ..telemetry.sample import SourceError  # noqa: PLC0415
+    from .scored_run import resolve_recording  # noqa: PLC0415
+
+    try:
+        return resolve_recording(recording)
+    except SourceError as error:
+        report_line(str(error))
+        raise click.exceptions.Exit(2) from error
+
+
+def _compare(trial: "Trial", run: Path | None) -> "tuple[Demand | None, Advice | None]":
+    from ..data.trial_advice import advise, demand_of  # noqa: PLC0415
+
+    if run is None or not trial.rates:
+        return None, None
+    demand = demand_of(run, trial.rates[0].sample_bytes)
+    return demand, None if demand is None else advise(trial, demand, _free_memory())
+
+
+def _free_memory() -> float | None:
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError):
+        return None
+
+
+def _lines(trial: "Trial", demand: "Demand | None", advice: "Advice | None") -> list[str]:
+    count = f"{trial.samples} samples, " if trial.samples else ""
+    lines = [f"{trial.data}: {count}{size_text(trial.bytes)}, storage: {trial.tier}", *_table(trial.rates)]
+    if demand is not None:
+        waited = (
+            ""
+            if demand.input_loss is None
+            else f" Of its time {demand.input_loss:.0f} % was waiting, so it needs {demand.needed:,.0f}."
+        )
+        nodes = "1 node" if demand.nodes == 1 else f"{demand.nodes} nodes"
+        lines += [
+            "",
+            f"The run got {demand.eaten:,.0f} samples/s on {nodes}, by {demand.source}.{waited}",
+        ]
+    if advice is not None:
+        lines.append(advice.sentence)
+    return lines
+
+
+def _table(rates: "tuple[Rate, ...] | list[Rate]") -> list[str]:
+    rows = [
+        [
+            _NAMES[each.format],
+            str(each.workers),
+            *("-" if rate is None else f"{rate:,.0f}" for rate in (each.cold, each.warm)),
+            "-" if each.cold is None else f"{each.cold * each.sample_bytes / 1e6:,.1f}",
+        ]
+        for each in rates
+    ]
+    titles = ["FORMAT", "WORKERS", "COLD samples/s", "WARM samples/s", "COLD MB/s"]
+    return table_lines([titles, *rows], (1, 2, 3, 4))
+
+
+class _Progress:
+    """Table of what is measured on stderr, redrawn in place; lines where stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        self._table = LiveTable() if LiveTable.is_supported() else None
+        self._rates: list[Rate] = []
+
+    def on_rate(self, rate: "Rate") -> None:
+        self._rates.append(rate)
+
+    def on_stage(self, stage: str) -> None:
+        if self._table is None:
+            report_line(stage, progress=False)
+        else:
+            self._table.draw([*_table(self._rates), f"… {stage}"])
+
+    def finish(self) -> None:
+        if self._table is not None:
+            self._table.draw([])
