@@ -9,7 +9,9 @@ service, without both it is Amazon's in ``AWS_REGION``.
 
 import configparser
 import json
+import os
 import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ _MEANINGS = (
     ("NO_SUCH_KEY", "there is no such object"),
     ("RESOURCE_NOT_FOUND", "there is no such object"),
     ("CURLCODE: 6,", "its name is not known"),
+    ("CURLCODE: 60,", "its certificate is not trusted (AWS_CA_BUNDLE names a file of authorities)"),
+    ("CURLCODE: 77,", "the file of certificate authorities can't be read"),
     ("CURLCODE: 28,", "it does not answer in time"),
     ("CURLCODE: 18,", "an answer was cut off"),
     ("PARTIAL FILE", "an answer was cut off"),
@@ -94,6 +98,8 @@ class S3Service:
             from pyarrow import fs  # noqa: PLC0415 - its S3 part takes a while
         except ImportError as error:
             raise GipfelError("This pyarrow has no S3.", "Install pyarrow from PyPI.") from error
+        # Amazon's library would look for keys there, also on machines that have no such service.
+        os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
         keys = _keys(environment)
         self._secrets = [each for each in keys.values() if each]
         url = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
@@ -102,14 +108,20 @@ class S3Service:
             raise GipfelError("AWS_ENDPOINT_URL is not valid.", "Write https://HOST:PORT.")
         region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
         self.host = parts.netloc or f"s3.{region}.amazonaws.com"
-        self._files = fs.S3FileSystem(
+        options: dict[str, Any] = {
             **(keys if keys["access_key"] else {"anonymous": True}),
-            region=region,
-            connect_timeout=_CONNECT_S,
-            request_timeout=_REQUEST_S,
-            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+            "region": region,
+            "connect_timeout": _CONNECT_S,
+            "request_timeout": _REQUEST_S,
+            "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
             **({"scheme": parts.scheme, "endpoint_override": parts.netloc} if url else {}),
-        )
+        }
+        authorities = environment.get("AWS_CA_BUNDLE") or ssl.get_default_verify_paths().cafile
+        try:
+            self._files = fs.S3FileSystem(**options, tls_ca_file_path=authorities)
+        except TypeError:
+            # Before pyarrow 21; its own library then looks for certificates.
+            self._files = fs.S3FileSystem(**options)
         self._open: dict[str, Any] = {}
         self._lock = threading.Lock()
 
