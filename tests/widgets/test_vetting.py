@@ -58,7 +58,7 @@ def test_a_cell_shows_the_run_returns_its_report_and_keeps_the_table(home: Path)
     table = shown.data["text/html"]
     assert "NOT_SET_HERE is not set, and must be &#x27;&lt;b&gt;&#x27;" in table
     assert "<b>" not in table
-    assert all(each in table for each in ("✗", "✓", "fail (image).", "<th scope='col'>memory</th>"))
+    assert all(each in table for each in ("✗", "✓", "fail (image).", '<th scope="col">memory</th>'))
     assert "--exclude=" not in table
     said = "".join(str(each.get("text", "")) for each in notebook.cells[1].outputs)
     assert said.startswith("False")

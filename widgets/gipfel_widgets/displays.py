@@ -5,7 +5,6 @@ model on GPUs, made by `plan`.
 """
 
 import base64
-import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from gipfel_extension.telemetry.figures.activity import saturation_figure
 from gipfel_extension.telemetry.figures.image import small_image, static_image
 from gipfel_extension.telemetry.figures.palette import PAGE
 from gipfel_extension.telemetry.figures.saved import saved_figure, with_utc_text
+from gipfel_extension.telemetry.figures.static_html import fragment, items, table, tag
 from gipfel_extension.telemetry.metric_table import METRICS
 from gipfel_extension.telemetry.sample import Device, SampleTable
 from gipfel_extension.telemetry.user_metrics import UserMetrics
@@ -26,7 +26,6 @@ PLOTLY = "application/vnd.plotly.v1+json"
 #: Scale of images in a notebook's file, which limits its size.
 _SCALE = 0.8
 _HEAD = ("device", "metric", "mean", "p10", "max", "unit")
-_TOP = "vertical-align:top"
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 __all__ = ["PlanTable", "plan"]
 
@@ -159,21 +158,9 @@ class SaturationSummary:
 
     def _repr_html_(self) -> str:
         if not self.rows:
-            return f"<p>{html.escape(self.caption)}</p>"
-        head = "".join(f'<th scope="col">{name}</th>' for name in _HEAD)
-        body, previous = [], ""
-        for row in self.rows:
-            device, *cells = _cells(row)
-            count = sum(_cells(other)[0] == device for other in self.rows)
-            label = f'<th scope="rowgroup" rowspan="{count}" style="{_TOP}">{html.escape(device)}</th>'
-            body.append(
-                f"<tr>{label if device != previous else ''}"
-                + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-                + "</tr>"
-            )
-            previous = device
-        caption = f"<caption>{html.escape(self.caption)}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+            return fragment(tag("p", self.caption))
+        rows = map(_cells, self.rows)
+        return fragment(table(_HEAD, rows, caption=self.caption, numbers=(2, 3, 4), row_heads=True))
 
 
 def _name(device: Device, *, several: bool) -> str:
@@ -231,9 +218,7 @@ class PlanTable:
             sizes = (memory.weights, memory.gradients, memory.optimizer, memory.activations + memory.logits)
             cells = [name_of(each), *map(gigabytes, (*sizes, memory.total))]
             cells += [f"{each.tokens_per_second:,.0f}", f"{each.step.efficiency:.0%}"]
-            rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
-        head = "".join(f"<th>{each}</th>" for each in heads)
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
+            rows.append(cells)
         model, checkpoint = self.plan.work.model, self.plan.checkpoint
         words = [
             f"{model.parameters / 1e9:.2f} billion parameters on {self.plan.gpus} x {self.plan.machine.name}",
@@ -245,8 +230,7 @@ class PlanTable:
             *self.plan.notes,
             ESTIMATE,
         ]
-        said = "".join(f"<li>{html.escape(word)}</li>" for word in words)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{said}</ul>"
+        return fragment(table(heads, rows, numbers=range(1, len(heads))), items(words))
 
 
 def plan(model: planning.Transformer | float, *, gpus: int, **options: Any) -> PlanTable:

@@ -1,6 +1,5 @@
 """Explanation of a run: its record, how well it used its GPUs, what to try next; from its folder alone."""
 
-import html
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from gipfel_extension.cli.scored_run import ScoredRun, build_content, resolve_re
 from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
 from gipfel_extension.saturation.report import ReportContent
 from gipfel_extension.saturation.report.document import score_text
+from gipfel_extension.telemetry.figures.static_html import fragment, table, tag
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from gipfel_extension.telemetry.sample import SourceError
@@ -62,12 +62,10 @@ class FactTable:
 
     def _repr_html_(self) -> str:
         if not self.rows:
-            return f"<p>{html.escape(self.empty)}</p>"
-        head = "".join(f"<th>{html.escape(each)}</th>" for each in self.heads)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows
+            return fragment(tag("p", self.empty))
+        return fragment(
+            table(self.heads if any(self.heads) else (), self.rows, row_heads=not any(self.heads))
         )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 class Explanation:

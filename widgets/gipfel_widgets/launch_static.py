@@ -5,7 +5,6 @@ existing launches.
 """
 
 import contextlib
-import html
 import os
 import time
 from collections import deque
@@ -14,6 +13,17 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_extension.telemetry.figures.palette import RANKS
+from gipfel_extension.telemetry.figures.static_html import (
+    Html,
+    card,
+    details,
+    escaped,
+    fragment,
+    items,
+    preformatted,
+    table,
+    tag,
+)
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launch_summary import (
     TRACE_HELP,
@@ -33,8 +43,6 @@ _SHAPES = {
     "running": "●", "queued": "○", "vetting": "◐", "preflight": "◐", "silent": "?",
     "not started": "✗", "checked": "✓", "check failed": "✗",
 }  # fmt: skip
-#: Visible on white and on black.
-_CARD = "border:1px solid #8888;border-radius:2px;padding:8px 12px"
 MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
 MAX_KEPT_LINES = 2000
 _MIN_POLL_S = 0.4
@@ -102,30 +110,25 @@ def launch_text(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
     return "\n".join(texts)
 
 
-def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
+def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> Html:
     """Return the launch as HTML without scripts, with collapsible command and logs."""
-    e = html.escape
-    parts = [f"<strong>{e(headline(document))}</strong>{_progress_bar(document)}{_curve(document)}"]
+    parts = [tag("strong", headline(document)), _progress_bar(document), _curve(document)]
     if document.get("message"):
-        parts.append(f"<div>{e(str(document['message']))}</div>")
+        parts.append(tag("div", document["message"]))
     if document.get("preflight"):
-        outcomes = " ".join(f"<li>{e(_outcome(each))}</li>" for each in document["preflight"])
-        parts.append(_details("pre-flight", f"<ul>{outcomes}</ul>"))
+        parts.append(details("pre-flight", items(map(_outcome, document["preflight"]))))
     if document.get("command"):
-        parts.append(_details("the exact command", f"<pre>{e(document['command'])}</pre>"))
+        parts.append(details("the exact command", preformatted(document["command"].splitlines())))
     if document.get("traceback"):
         rank = (document.get("failure") or {}).get("rank", "?")
-        traceback = f"<pre>{e(document['traceback'])}</pre>"
-        parts.append(_details(f"traceback of rank {rank}, the first that failed", traceback, expanded=True))
+        traceback = preformatted(document["traceback"].splitlines())
+        parts.append(details(f"traceback of rank {rank}, the first that failed", traceback, expanded=True))
     if document.get("flight_recorder"):
-        items = "".join(f"<li>{e(each)}</li>" for each in document["flight_recorder"])
-        parts.append(_details("torch's flight recorder", f"<ul>{items}</ul>"))
-    parts += _logs(lines)
-    parts.append(_paths_html(document))
-    return f'<div style="{_CARD}">{"".join(parts)}</div>'
+        parts.append(details("torch's flight recorder", items(document["flight_recorder"])))
+    return fragment(card(*parts, *_logs(lines), _paths_html(document)))
 
 
-def _logs(lines: Sequence[LogRow]) -> list[str]:
+def _logs(lines: Sequence[LogRow]) -> list[Html]:
     ranks = sorted({line[0] for line in lines})
     omitted = f", of which {_MAX_RANKS} have a section" if len(ranks) > _MAX_RANKS else ""
     sections = [(f"log of all {len(ranks)} ranks{omitted}" if omitted else "log of all ranks", list(lines))]
@@ -140,36 +143,31 @@ def _logs(lines: Sequence[LogRow]) -> list[str]:
         if rows:
             last_rows = rows[-_MAX_SHOWN_LINES:]
             more = f", the last {len(last_rows)}" if len(last_rows) < len(rows) else ""
-            body = "\n".join(_line(each) for each in last_rows)
             clock = ", times in UTC" if any(each[2] for each in last_rows) else ""
-            parts.append(
-                _details(f"{title} ({pluralize(len(rows), 'line')}{more}{clock})", f"<pre>{body}</pre>")
-            )
+            heading = f"{title} ({pluralize(len(rows), 'line')}{more}{clock})"
+            parts.append(details(heading, preformatted(map(_line, last_rows))))
     return parts
 
 
-def _line(row: LogRow) -> str:
+def _line(row: LogRow) -> Html:
     rank, text, time_ms, _ = row
     when = time.strftime("%H:%M:%S ", time.gmtime(time_ms / 1000)) if time_ms else " " * len("00:00:00 ")
-    colour = RANKS[rank % len(RANKS)]
-    return f'{when}<span style="color:{colour}">r{rank} |</span> {html.escape(text)}'
+    label = tag("span", f"r{rank} |", style=f"color:{RANKS[rank % len(RANKS)]}")
+    return Html.of(when, label, " ", escaped(text))
 
 
-def _details(title: str, body: str, *, expanded: bool = False) -> str:
-    return f"<details{' open' if expanded else ''}><summary>{html.escape(title)}</summary>{body}</details>"
-
-
-def _progress_bar(document: dict[str, Any]) -> str:
+def _progress_bar(document: dict[str, Any]) -> Html:
     fraction = (document.get("progress") or {}).get("fraction")
     if fraction is None:
-        return ""
-    return f' <progress max="1" value="{fraction:.3f}">{fraction:.0%}</progress> {fraction:.0%}'
+        return Html()
+    bar = tag("progress", f"{fraction:.0%}", max="1", value=f"{fraction:.3f}")
+    return Html.of(" ", bar, f" {fraction:.0%}")
 
 
-def _curve(document: dict[str, Any]) -> str:
+def _curve(document: dict[str, Any]) -> Html:
     losses = (document.get("training_curve") or {}).get("losses") or ()
     if len(losses) < 2:
-        return ""
+        return Html()
     values = [each[1] for each in losses]
     low, high = min(values), max(values)
     points = " ".join(
@@ -179,23 +177,23 @@ def _curve(document: dict[str, Any]) -> str:
     )
     label = f"loss from {values[0]:.4g} to {values[-1]:.4g}"
     line = f'<polyline points="{points}" fill="none" stroke="{RANKS[0]}" stroke-width="1.5"/>'
-    return f' <svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{label}">{line}</svg>'
+    return Html(f' <svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{label}">{line}</svg>')
 
 
-def _paths_html(document: dict[str, Any]) -> str:
+def _paths_html(document: dict[str, Any]) -> Html:
     folder = str(document.get("folder", ""))
     paths = [f"folder {folder}"] if folder else []
     if document.get("notebook"):
         paths.append(f"executed notebook {folder}/notebook.ipynb")
     if document.get("dumps"):
         paths.append(f"flight recorder's dumps in {folder}/flight_recorder")
-    text = html.escape(" · ".join(paths))
+    parts: list[object] = [" · ".join(paths)]
     if document.get("traces"):
         ranks = ", ".join(f"rank {rank}" for rank in document["traces"])
-        link = f'<a href="{TRACE_VIEWER}" target="_blank" rel="noopener noreferrer">Perfetto</a>'
-        where = html.escape(f"{folder}/profile")
-        text += f"<div>profiler traces ({ranks}) in {where} open in {link}. {html.escape(TRACE_HELP)}</div>"
-    return f"<small>{text}</small>"
+        link = tag("a", "Perfetto", href=TRACE_VIEWER, target="_blank", rel="noopener noreferrer")
+        where = f"profiler traces ({ranks}) in {folder}/profile open in "
+        parts.append(tag("div", where, link, f". {TRACE_HELP}"))
+    return tag("small", *parts)
 
 
 def _outcome(outcome: dict[str, Any]) -> str:
@@ -307,12 +305,7 @@ class LaunchList:
         if not self._found:
             return "There is no launch yet: <code>%%launch</code> or <code>LaunchCell()</code> starts one."
         heads = ("launch", "state", "what", "ranks", "progress", "")
-        head = "".join(f"<th>{each}</th>" for each in heads)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _table_row(each)) + "</tr>"
-            for each in self._found
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return fragment(table(heads, map(_table_row, self._found)))
 
 
 def launches(*, all_runs: bool = True) -> LaunchList:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from ..telemetry.figures.lines import coarsened
 from ..telemetry.figures.run_figures import gpu_figure, host_figure, job_figure, time_series_figure
 from ..telemetry.figures.score_figures import score_figure, shares_figure
 from ..telemetry.figures.stack import with_events, with_time_range
+from ..telemetry.figures.static_html import Html, tag
 from ..telemetry.files import read_record_file
 from ..telemetry.imports import Recording, open_recording
 from ..telemetry.sample import SourceError
@@ -296,10 +296,10 @@ def _metrics(path: Path) -> UserMetrics | None:
     return None
 
 
-def _vetting(path: Path) -> str:
+def _vetting(path: Path) -> Html:
     """Return the vetting grid as HTML; empty if the run's nodes were not vetted."""
     if not (path / "vetting.json").is_file():
-        return ""
+        return Html()
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     from ..vetting.grid import grid_html, make_grid  # noqa: PLC0415
@@ -308,7 +308,7 @@ def _vetting(path: Path) -> str:
     try:
         return grid_html(make_grid(read_report(path)))
     except GipfelError as error:
-        return f"<p>{escape(str(error))}</p>"
+        return tag("p", error)
 
 
 def _time(time_ns: int) -> str:

@@ -6,11 +6,10 @@ print.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 
 from gipfel_cluster.model import Frozen, one_line
 
-from ..telemetry.figures.palette import STATES
+from ..telemetry.figures.static_html import Cell, Html, cell, fragment, items, table, tag
 from .model import CheckResult, Owner, Severity, Verdict
 from .report import NodeReport, VettingReport
 
@@ -35,28 +34,6 @@ _MAX_NAMES = 4
 _MAX_TEXT = 400
 
 
-def _state_colors(*, dark: bool) -> str:
-    """Return the style rules of verdicts; on the panel's page with the colors of its theme."""
-    return "\n".join(
-        f".gipfel-vetting .{state}{{color:var(--gipfel-{state},{pair[dark]})}}"
-        for state, pair in STATES.items()
-    )
-
-
-_STYLE = f"""<style>
-.gipfel-vetting{{color-scheme:light dark;font:13px/1.4 system-ui,sans-serif;max-width:100%}}
-.gipfel-vetting .scroll{{overflow-x:auto}}
-.gipfel-vetting table{{border-collapse:collapse}}
-.gipfel-vetting th,.gipfel-vetting td{{background:none;border:1px solid #8886;padding:1px 6px;
-text-align:center}}
-.gipfel-vetting th[scope=row]{{font-weight:normal;text-align:left}}
-.gipfel-vetting thead th{{font-weight:normal}}
-.gipfel-vetting table{{font:inherit}}
-.gipfel-vetting :is(.bad,.warn){{font-weight:bold}}
-.gipfel-vetting li{{overflow-wrap:anywhere}}
-{_state_colors(dark=False)}
-@media (prefers-color-scheme:dark){{{_state_colors(dark=True)}}}
-</style>"""
 _CLASSES = {"fail": "bad", "degraded": "warn", "inconclusive": "warn", "not_run": "warn", "pass": "good"}
 
 
@@ -283,56 +260,51 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
-def grid_html(grid: VettingGrid) -> str:
-    """Return the grid as one HTML element with its own style; all text is escaped."""
+def grid_html(grid: VettingGrid) -> Html:
+    """Return the grid as one HTML element with its own style."""
     started = datetime.fromtimestamp(grid.started_ns / 1e9, UTC)
-    time = f'<time datetime="{started:%Y-%m-%dT%H:%M}Z">{started:%Y-%m-%d %H:%M} UTC</time>'
-    parts = [f"<p><strong>Vetting: {_escape(grid.heading)}</strong> <small>{time}</small></p>"]
+    time = tag("time", f"{started:%Y-%m-%d %H:%M} UTC", datetime=f"{started:%Y-%m-%dT%H:%M}Z")
+    parts = [tag("p", tag("strong", f"Vetting: {one_line(grid.heading)}"), " ", tag("small", time))]
     if grid.rows:
-        heads = "".join(f"<th scope='col'>{_escape(check)}</th>" for check in grid.checks)
-        rows = "".join(_html_row(row, grid.checks) for row in grid.rows)
-        parts.append(
-            f"<div class='scroll'><table><thead><tr><th scope='col'>node</th>{heads}<th scope='col'>verdict"
-            f"</th></tr></thead><tbody>{rows}</tbody></table></div>"
-        )
+        rows = [_row_cells(row, grid.checks) for row in grid.rows]
+        parts.append(table(("node", *grid.checks, "verdict"), rows, row_heads=True, class_="grid"))
     if grid.more:
-        rest = ", ".join(f"{number} {_escape(_spaced(state))}" for state, number in grid.more.items())
-        parts.append(f"<p>and more nodes: {rest}</p>")
+        rest = ", ".join(f"{number} {_spaced(state)}" for state, number in grid.more.items())
+        parts.append(tag("p", f"and more nodes: {rest}"))
     if grid.faulty_components:
-        parts.append(f"<ul>{''.join(map(_component_html, grid.faulty_components))}</ul>")
+        parts.append(items(map(_component_html, grid.faulty_components)))
     if grid.more_faulty_components:
-        parts.append(f"<p>and {grid.more_faulty_components} more reasons in the report</p>")
+        parts.append(tag("p", f"and {grid.more_faulty_components} more reasons in the report"))
     if grid.outcome:
-        parts.append(f"<p>{_escape(grid.outcome)}</p>")
+        parts.append(tag("p", one_line(grid.outcome)))
     if grid.exclude:
-        parts.append(f"<p><code>--exclude={_escape(grid.exclude)}</code></p>")
-    return f"<div class='gipfel-vetting'>{_STYLE}{''.join(parts)}</div>"
+        parts.append(tag("p", tag("code", f"--exclude={grid.exclude}")))
+    return fragment(*parts)
 
 
-def _html_row(row: GridRow, checks: tuple[str, ...]) -> str:
-    cells = []
-    for check, cell in zip(checks, row.cells, strict=True):
-        label = _escape(f"{check}: {_spaced(cell.verdict)}. {cell.reason}".strip())
-        symbol, css_class = CELL_SHAPES.get(cell.verdict, "·"), _CLASSES.get(cell.verdict, "")
-        cells.append(f'<td class=\'{css_class}\' title="{label}" aria-label="{label}">{symbol}</td>')
-    verdict = _escape(_spaced(row.verdict))
-    return f"<tr><th scope='row'>{_escape(row.node)}</th>{''.join(cells)}<td>{verdict}</td></tr>"
+def _row_cells(row: GridRow, checks: tuple[str, ...]) -> tuple[object, ...]:
+    return (
+        one_line(row.node),
+        *(_check_cell(check, each) for check, each in zip(checks, row.cells, strict=True)),
+        _spaced(row.verdict),
+    )
 
 
-def _component_html(component: FaultyComponent) -> str:
+def _check_cell(check: str, found: GridCell) -> Cell:
+    label = one_line(f"{check}: {_spaced(found.verdict)}. {found.reason}".strip())
+    css_class = _CLASSES.get(found.verdict, "")
+    return cell(CELL_SHAPES.get(found.verdict, "·"), class_=css_class, title=label, aria_label=label)
+
+
+def _component_html(component: FaultyComponent) -> Html:
     head = f"{CELL_SHAPES.get(component.verdict, '')} {component.who}"
     owner = f" ({component.owner})" if component.owner not in {"", Owner.NODE} else ""
     text = (
         f"{component.checks}: {_spaced(component.verdict)}{owner}. {component.reason} {component.fix}".strip()
     )
-    css_class = _CLASSES.get(component.verdict, "")
-    return f"<li><span class='{css_class}'>{_escape(head)}</span> · {_escape(text)}</li>"
+    subject = tag("span", one_line(head), class_=_CLASSES.get(component.verdict, ""))
+    return tag("span", subject, f" · {one_line(text)}")
 
 
 def _spaced(verdict: str) -> str:
     return verdict.replace("_", " ")
-
-
-def _escape(text: str) -> str:
-    """Return a text on one line without control characters, escaped for HTML elements and attributes."""
-    return escape(one_line(text), quote=True)

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from typing import Any
 
 from ...telemetry.figures.saved import CLOCK_SCRIPT
+from ...telemetry.figures.static_html import Html, details, escaped, figure, items, page, table, tag
 from ...telemetry.redaction import redact_command_line, redact_record
 from ..settings import LOSSES
 from .document import range_sentence
@@ -51,7 +51,7 @@ class ReportContent:
     created
         Time and program version of the report.
     vetting
-        Vetting of the run's nodes, as HTML that is already escaped; empty where they were not vetted.
+        Vetting of the run's nodes; empty where they were not vetted.
     job_page
         Address of the run's job page; empty where no notebook server is known.
     name, user
@@ -65,7 +65,7 @@ class ReportContent:
     record: Sequence[tuple[str, str]] = ()
     events: Sequence[tuple[str, str, str, str]] = ()
     created: str = ""
-    vetting: str = ""
+    vetting: Html = Html()  # noqa: RUF009 - immutable
     job_page: str = ""
     name: str = ""
     user: str = ""
@@ -98,69 +98,62 @@ def report_page(
     str
         HTML in one piece, about 2 MB with plotly.js.
     """
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_escaped(content.subject or content.heading)}</title>",
-        f"<style>{_package_file('report.css')}</style></head><body>",
-        f"<h1>{_escaped(content.heading)}</h1>",
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    return page(
+        content.subject or content.heading,
+        tag("h1", content.heading),
         *_about(content),
-        f"<p>{_escaped(content.subject)}</p>",
-        *([f'<p><a href="{_escaped(content.job_page)}">All ranks</a></p>'] if content.job_page else []),
-        *_score(content.document),
+        tag("p", content.subject),
+        *([tag("p", tag("a", "All ranks", href=content.job_page))] if content.job_page else []),
+        _section("Score", *_score(content.document), id="score"),
         *_advice(content, plotly, images),
         *_figures(content.figures, plotly, images),
         *_gpus(content.document),
-        *([f'<section id="vetting"><h2>Vetting</h2>{content.vetting}</section>'] if content.vetting else []),
+        *([_section("Vetting", content.vetting, id="vetting")] if content.vetting else []),
         *_events(content.events),
         *_record(content.record),
-        f"<footer>{_escaped_with_times(content.created)}</footer>",
+        tag("footer", _with_times(content.created)),
         *_scripts(content.figures, plotly),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+        head=policy,
+    )
 
 
-def _about(content: ReportContent) -> Iterator[str]:
+def _section(title: str, *content: object, id: str = "") -> Html:  # noqa: A002 - the attribute's name
+    return tag("section", tag("h2", title), *content, id=id)
+
+
+def _about(content: ReportContent) -> Iterator[Html]:
     """Yield the first lines: which run this is, and a warning where nothing was measured."""
     record = dict(content.record)
     by = f"by {content.user}" if content.user else ""
-    parts = [_escaped(content.name), _escaped(by), _escaped_with_times(record.get("time", ""))]
+    parts = [escaped(content.name), escaped(by), _with_times(record.get("time", ""))]
     if command := record.get("command", ""):
-        parts.append(f"<code>{_escaped(command)}</code>")
-    yield f'<p class="about">{" · ".join(part for part in parts if part)}</p>'
+        parts.append(tag("code", command))
+    yield tag("p", Html(" · ".join(part for part in parts if part)), class_="about")
     if content.document.get("simulated"):
-        yield '<p class="simulated">◇ <strong>Simulated</strong> or replayed samples, '
-        yield "not a measurement of your GPUs.</p>"
+        warning = " or replayed samples, not a measurement of your GPUs."
+        yield tag("p", "◇ ", tag("strong", "Simulated"), warning, class_="simulated")
 
 
-def _score(document: Mapping[str, Any]) -> Iterator[str]:
-    yield '<section id="score"><h2>Score</h2>'
+def _score(document: Mapping[str, Any]) -> Iterator[Html]:
     points = document["integer_points"]
     if points is None:
-        yield "<p>There is no score.</p>"
+        yield tag("p", "There is no score.")
     else:
         largest_first = sorted((name for name in LOSSES if points[name]), key=lambda name: -points[name])
         lost = [f"{name} {points[name]}" for name in largest_first]
         mark = ", simulated" if document.get("simulated") else ""
-        yield (
-            f'<p class="score"><strong>{points["score"]}</strong> of 100{mark}, '
-            f"{_escaped(_bottleneck_text(document))}</p>"
-        )
-        yield f"<p>points lost: {_escaped(' · '.join(lost) or 'none')}</p>"
+        score = tag("strong", points["score"])
+        yield tag("p", score, f" of 100{mark}, {_bottleneck_text(document)}", class_="score")
+        yield tag("p", f"points lost: {' · '.join(lost) or 'none'}")
         if (range_note := range_sentence(document["range"], document["interval_s"])) is not None:
-            yield f"<p>{_escaped(range_note)}</p>"
+            yield tag("p", range_note)
         utilization = document.get("utilization")
         if utilization is not None:
-            yield f"<p>Plain utilization, for comparison: {100 * utilization:.0f} %.</p>"
+            yield tag("p", f"Plain utilization, for comparison: {100 * utilization:.0f} %.")
     if energy := document.get("energy", {}).get("sentence"):
-        yield f"<p>Energy: {_escaped(energy)}.</p>"
-    yield "<ul>"
-    for note in document.get("notes", ()):
-        yield f"<li>{_escaped(note)}</li>"
-    yield "</ul></section>"
+        yield tag("p", f"Energy: {energy}.")
+    yield items(document.get("notes", ()))
 
 
 def _bottleneck_text(document: Mapping[str, Any]) -> str:
@@ -171,99 +164,83 @@ def _bottleneck_text(document: Mapping[str, Any]) -> str:
     return f"bottleneck: {bottleneck}" + (f", {100 * share:.0f} % of the time" if share is not None else "")
 
 
-def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes] | None) -> Iterator[str]:
+def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes] | None) -> Iterator[Html]:
     advice = content.document.get("advice", ())
     since = (content.document.get("advice_effect") or {}).get("lines", ())
     if not advice and not since:
         return
-    yield '<section id="advice"><h2>Advice</h2>'
-    for line in since:
-        yield f'<p class="since">{_escaped(line)}</p>'
-    yield "<ol>"
+    found = []
     for number, each in enumerate(advice):
-        knob = each["knob"]
-        yield f"<li><p>{_escaped(each['sentence'])} <strong>{_escaped(each['action'])}</strong>"
-        yield f" ({_escaped(each['gain_text'])}: {_link(knob['name'], knob['link'])})</p>"
-        for index, figure in enumerate(content.figures):
-            if figure.advice == number:
-                yield from _figure(index, figure, plotly, images)
-        yield "</li>"
-    yield "</ol></section>"
+        link = _link(each["knob"]["name"], each["knob"]["link"])
+        action = tag("strong", each["action"])
+        text = tag("p", each["sentence"], " ", action, f" ({each['gain_text']}: ", link, ")")
+        figures = (
+            _figure(index, drawn, plotly, images)
+            for index, drawn in enumerate(content.figures)
+            if drawn.advice == number
+        )
+        found.append(Html.of(text, *figures))
+    lines = (tag("p", line, class_="since") for line in since)
+    yield _section("Advice", *lines, items(found, ordered=True), id="advice")
 
 
 def _figures(
     figures: Sequence[ReportFigure], plotly: bytes | None, images: Sequence[bytes] | None
-) -> Iterator[str]:
-    for index, figure in enumerate(figures):
-        if figure.advice is None:
-            yield f"<section><h2>{_escaped(figure.title)}</h2>"
-            yield from _figure(index, figure, plotly, images)
-            yield "</section>"
+) -> Iterator[Html]:
+    for index, drawn in enumerate(figures):
+        if drawn.advice is None:
+            yield _section(drawn.title, _figure(index, drawn, plotly, images))
 
 
-def _figure(
-    index: int, figure: ReportFigure, plotly: bytes | None, images: Sequence[bytes] | None
-) -> Iterator[str]:
-    image = ""
+def _figure(index: int, drawn: ReportFigure, plotly: bytes | None, images: Sequence[bytes] | None) -> Html:
+    image = Html()
     if images:
         data = base64.b64encode(images[index]).decode()
-        image = f'<img alt="{_escaped(figure.title)}" src="data:image/png;base64,{data}">'
+        image = Html(f'<img alt="{escaped(drawn.title)}" src="data:image/png;base64,{data}">')
     if plotly is None:
-        shown = image or "<p>This figure needs plotly or matplotlib where the report is made.</p>"
+        shown = image or tag("p", "This figure needs plotly or matplotlib where the report is made.")
     else:
-        height = int(figure.figure.get("layout", {}).get("height", 400))
-        shown = f'<div class="plot" id="figure-{index}" style="min-height:{height}px"></div>'
-        shown += f"<noscript>{image or 'This figure needs JavaScript.'}</noscript>"
-    yield f"<figure>{shown}<figcaption>{_escaped_with_times(figure.caption)}</figcaption></figure>"
+        height = int(drawn.figure.get("layout", {}).get("height", 400))
+        place = tag("div", class_="plot", id=f"figure-{index}", style=f"min-height:{height}px")
+        shown = Html.of(place, tag("noscript", image or "This figure needs JavaScript."))
+    return figure(shown, _with_times(drawn.caption))
 
 
-def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
-    ranks = {uuid: rank["rank"] for rank in document.get("ranks", ()) for uuid in rank["gpus"]}
-    if not document.get("gpus"):
+def _gpus(document: Mapping[str, Any]) -> Iterator[Html]:
+    gpus = document.get("gpus")
+    if not gpus:
         return
-    yield '<section id="gpus"><h2>GPUs</h2>'
-    folded = len(document["gpus"]) > _MAX_OPEN_GPUS
-    if folded:
-        scores = [gpu["score"] for gpu in document["gpus"] if gpu["score"] is not None]
-        scored = f", scores from {min(scores):.0f} to {max(scores):.0f}" if scores else ""
-        yield f"<details><summary>{len(document['gpus'])} GPUs{scored}</summary>"
-    yield '<div class="wide"><table><thead><tr>'
-    for title in ("node", "GPU", "model", "rank", "score", "bottleneck", "utilization", "confidence"):
-        yield f"<th>{title}</th>"
-    yield "</tr></thead><tbody>"
-    for gpu in document["gpus"]:
+    ranks = {uuid: rank["rank"] for rank in document.get("ranks", ()) for uuid in rank["gpus"]}
+    rows = []
+    for gpu in gpus:
         number = gpu["uuid"] if gpu["index"] is None else gpu["index"]
         cells = [gpu["node"], number, gpu["name"], ranks.get(gpu["uuid"], "")]
         cells += [_number(gpu["score"], ".0f"), gpu["bottleneck"] or ""]
         used = None if gpu["utilization"] is None else 100 * gpu["utilization"]
-        cells += [_number(used, ".0f", " %"), _number(gpu["confidence"], ".2f")]
-        yield "<tr>" + "".join(f"<td>{_escaped(cell)}</td>" for cell in cells) + "</tr>"
-    yield f"</tbody></table></div>{'</details>' if folded else ''}</section>"
+        rows.append([*cells, _number(used, ".0f", " %"), _number(gpu["confidence"], ".2f")])
+    heads = ("node", "GPU", "model", "rank", "score", "bottleneck", "utilization", "confidence")
+    shown = table(heads, rows, numbers=(3, 4, 6, 7))
+    if len(gpus) > _MAX_OPEN_GPUS:
+        scores = [gpu["score"] for gpu in gpus if gpu["score"] is not None]
+        scored = f", scores from {min(scores):.0f} to {max(scores):.0f}" if scores else ""
+        shown = details(f"{len(gpus)} GPUs{scored}", shown)
+    yield _section("GPUs", shown, id="gpus")
 
 
-def _events(events: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
-    if not events:
-        return
-    yield '<section id="events"><h2>Events</h2><div class="wide"><table><thead><tr>'
-    yield '<th>time, <span class="zone">UTC</span></th><th>node</th><th>kind</th><th>message</th>'
-    yield "</tr></thead><tbody>"
-    for time, *fields in events:
-        cells = "".join(f"<td>{_escaped(part)}</td>" for part in fields)
-        yield f"<tr><td>{_escaped_with_times(time)}</td>{cells}</tr>"
-    yield "</tbody></table></div></section>"
+def _events(events: Sequence[tuple[str, str, str, str]]) -> Iterator[Html]:
+    if events:
+        zone = Html.of("time, ", tag("span", "UTC", class_="zone"))
+        rows = ((_with_times(time), *fields) for time, *fields in events)
+        yield _section("Events", table((zone, "node", "kind", "message"), rows), id="events")
 
 
-def _record(record: Sequence[tuple[str, str]]) -> Iterator[str]:
-    if not record:
-        return
-    yield '<section id="record"><h2>Record</h2><table><tbody>'
-    for name, value in record:
-        shown = _escaped_with_times(value) if name == "time" else _escaped(value)
-        yield f"<tr><th>{_escaped(name)}</th><td>{shown}</td></tr>"
-    yield "</tbody></table></section>"
+def _record(record: Sequence[tuple[str, str]]) -> Iterator[Html]:
+    if record:
+        rows = [(name, _with_times(value) if name == "time" else value) for name, value in record]
+        yield _section("Record", table((), rows, row_heads=True), id="record")
 
 
-def _scripts(figures: Sequence[ReportFigure], plotly: bytes | None) -> Iterator[str]:
+def _scripts(figures: Sequence[ReportFigure], plotly: bytes | None) -> Iterator[Html]:
     if plotly is None:
         return
     packed = base64.b64encode(gzip.compress(plotly, 9, mtime=0)).decode()
@@ -271,10 +248,11 @@ def _scripts(figures: Sequence[ReportFigure], plotly: bytes | None) -> Iterator[
     # These characters end a script element, begin a comment in it, or end a line in JavaScript only.
     for character in "<>&\u2028\u2029":
         content = content.replace(character, f"\\u{ord(character):04x}")
-    yield f'<script type="application/json" id="figures">{content}</script>'
-    yield f'<script type="text/plain" id="plotly">{packed}</script>'
+    yield Html(f'<script type="application/json" id="figures">{content}</script>')
+    yield Html(f'<script type="text/plain" id="plotly">{packed}</script>')
     # One module, so that the report's script can use the exports of the clock's.
-    yield f'<script type="module">{CLOCK_SCRIPT.read_text()}{_package_file("report.js")}</script>'
+    script = CLOCK_SCRIPT.read_text() + files(__package__).joinpath("report.js").read_text()
+    yield Html(f'<script type="module">{script}</script>')
 
 
 def _without_uids(figure: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,32 +261,24 @@ def _without_uids(figure: Mapping[str, Any]) -> dict[str, Any]:
     return {"data": traces, "layout": figure["layout"]}
 
 
-def _package_file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text()
-
-
-def _link(name: str, address: str) -> str:
+def _link(name: str, address: str) -> Html:
     if not address.startswith("https://"):
-        return _escaped(name)
-    return f'<a href="{_escaped(address)}" rel="noreferrer">{_escaped(name)}</a>'
+        return escaped(name)
+    return tag("a", name, href=address, rel="noreferrer")
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "" if value is None else f"{value:{form}}{unit}"
 
 
-def _escaped_with_times(text: str) -> str:
+def _with_times(text: str) -> Html:
     """Return escaped text with each time as an element, which the page's script converts to local time."""
 
     def element(match: re.Match[str]) -> str:
         zone = " UTC" if match[3] else ""
         return f'<time datetime="{match[1]}T{match[2]}Z">{match[1]} {match[2]}{zone}</time>'
 
-    return _TIME.sub(element, _escaped(text))
-
-
-def _escaped(value: object) -> str:
-    return escape("".join(letter if letter.isprintable() else " " for letter in str(value)))
+    return Html(_TIME.sub(element, escaped(text)))
 
 
 def record_lines(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
