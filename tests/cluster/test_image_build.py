@@ -1,6 +1,5 @@
 """Images that a plain user builds on the nodes of a real Slurm, from a tar file and without a registry."""
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -15,6 +14,7 @@ import pytest
 from engine_containers import Containers, make_root
 from images import Images
 from one_machine import OneMachine, wait_until
+from package_images import write_repository
 from unix_users import UnixUser
 
 from gipfel_cluster.engines.podman import Podman
@@ -343,13 +343,6 @@ def test_an_engine_runs_the_image(built: Path, engine_place: Path, engine_user: 
     assert {"COLOUR=sky blue", "SPACED= a ", "ENTERED=yes", "PWD=/opt"} <= set(out.splitlines())
 
 
-_HELLO = """\
-Package: gipfel-hello
-Version: 1.2-3
-Architecture: all
-Maintainer: Ada <ada@example.org>
-Description: nothing
-"""
 #: Typed by the user in a container of the image, whose account apt takes for root's.
 _INSTALL = """\
 set -e
@@ -366,14 +359,8 @@ $apt install -y gipfel-hello > /dev/null
 def sources(engine_place: Path) -> Path:
     """A directory with a wheel, and with a package that apt finds in it."""
     folder = engine_place / "sources"
-    control = folder / "hello/DEBIAN/control"
-    control.parent.mkdir(parents=True)
-    control.write_text(_HELLO)
-    deb = folder / "gipfel-hello.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", folder / "hello", deb], check=True)
-    about = f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\n"
-    digest = hashlib.sha256(deb.read_bytes()).hexdigest()
-    (folder / "Packages").write_text(f"{_HELLO}{about}SHA256: {digest}\n")
+    folder.mkdir()
+    write_repository(folder)
     with zipfile.ZipFile(folder / "tiny-2.5-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tiny.py", "VERSION = 2.5\n")
         wheel.writestr("tiny-2.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 2.5\n")

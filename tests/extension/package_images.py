@@ -1,9 +1,11 @@
 """Root directories with package databases, and mirrors of OSV, as the tests write them."""
 
+import hashlib
 import io
 import json
 import sqlite3
 import struct
+import subprocess
 import tarfile
 import zipfile
 from datetime import UTC, datetime
@@ -172,3 +174,24 @@ def mirror(root: Path, *records: dict) -> Path:
             for record in mine:
                 archive.writestr(f"{record['id']}.json", json.dumps(record))
     return root
+
+
+_HELLO = """\
+Package: gipfel-hello
+Version: 1.2-3
+Architecture: all
+Maintainer: Ada <ada@example.org>
+Description: nothing
+"""
+
+
+def write_repository(folder: Path) -> None:
+    """Write a package of Debian into a directory, and the list by which apt finds it there."""
+    control = folder / "hello/DEBIAN/control"
+    control.parent.mkdir(parents=True)
+    control.write_text(_HELLO)
+    deb = folder / "gipfel-hello.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", folder / "hello", deb], check=True)
+    about = f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\n"
+    digest = hashlib.sha256(deb.read_bytes()).hexdigest()
+    (folder / "Packages").write_text(f"{_HELLO}{about}SHA256: {digest}\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.job.record import cached_digest
+from gipfel_cluster.image_digest import cached_digest
 from gipfel_extension.cli import main
 from gipfel_extension.gate.scan import targets
 from gipfel_extension.gate.scan.cache import Digest, ScanCache

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf
-from gipfel_cluster.job.record import DIGESTS, BackgroundDigest, image_identity
+from gipfel_cluster.image_digest import DIGESTS, BackgroundDigest
+from gipfel_cluster.job.record import image_identity
 from gipfel_cluster.runs import user_cache
 
 SECONDS = 60

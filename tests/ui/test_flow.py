@@ -7,6 +7,7 @@ import pytest
 from hub_pages import HubPages, write_environment
 from hub_process import HubProcess
 from lab_page import LabPage, moves, traces
+from package_images import write_repository
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -24,7 +25,11 @@ def pages(
 ) -> Iterator[HubPages]:
     """The first user, logged in, with two environments: one that is good and one without its image."""
     if image:
-        write_environment(state, _USER, _ENVIRONMENT, f'image = "{image}"\n[env]\nGREETING = "grüezi"\n')
+        (state / "sources").mkdir()
+        lines = (
+            f'image = "{image}"\nmounts = ["{state}/sources:{state}/sources"]\n[env]\nGREETING = "grüezi"\n'
+        )
+        write_environment(state, _USER, _ENVIRONMENT, lines)
     write_environment(state, _USER, "lost-image", 'image = "/nowhere/lost.sqsh"\n')
     # The hub process stops the servers of users that it knows.
     hub.user(_USER)
@@ -234,10 +239,47 @@ def test_save_this_environment_is_in_the_menu_and_says_why_it_can_not(
     page.locator(".lm-MenuBar-item", has_text="Gipfel").click()
     page.locator(".lm-Menu").get_by_text("Save This Environment…").click()
     dialog.get_by_role("button", name="Save").click()
-    # This image has no Python of its own.
-    expect(dialog).to_contain_text("There is no Python in this container")
+    expect(dialog).to_contain_text("Nothing was installed with pip or apt")
     dialog.locator(".jp-Dialog-button").last.click()
     expect(dialog).to_have_count(0)
+
+
+_INSTALL = """\
+import subprocess
+apt = "apt-get -qq -o APT::Sandbox::User=root"
+script = f'''set -e
+echo "deb [trusted=yes] file:{folder} ./" > /etc/apt/sources.list.d/own.list
+{apt} update -o Dir::Etc::sourcelist=/dev/null
+{apt} install -y gipfel-hello'''
+done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+print(done.returncode, done.stdout, done.stderr)
+"""
+
+
+def test_what_apt_has_installed_from_a_repository_is_saved_from_the_menu(
+    lab: LabPage, hub: HubProcess, state: Path, image: Path | None, screenshot: Screenshot
+) -> None:
+    if image is None:
+        pytest.skip("There is no image.")
+    sources = state / "sources"
+    write_repository(sources)
+    user = hub.user(_USER)
+    with user.kernel() as kernel:
+        done = kernel.run(f"folder = {str(sources)!r}\n{_INSTALL}")
+    assert done.text.startswith("0 "), done
+    page = lab.page
+    page.locator(".lm-MenuBar-item", has_text="Gipfel").click()
+    page.locator(".lm-Menu").get_by_text("Save This Environment…").click()
+    dialog = page.locator(".jp-Dialog")
+    dialog.locator("input").fill("saved")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_contain_text("1 package was installed")
+    expect(dialog).to_contain_text("gipfel-hello=1.2-3")
+    expect(dialog.locator("pre")).to_contain_text(f"--mount {sources}")
+    screenshot(page, "13-saved-environment")
+    dialog.locator(".jp-Dialog-button").last.click()
+    (file,) = (state / "users" / _USER).rglob("saved/Containerfile")
+    assert "gipfel-hello=1.2-3" in file.read_text()
 
 
 def test_the_page_threw_nothing(lab: LabPage) -> None:

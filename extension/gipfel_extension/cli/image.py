@@ -334,14 +334,14 @@ def save_environment(
 
     Exit status: 0 saved, 1 not saved or only partly.
     """
-    from ..images.environment import find_origin, find_python, read_python_state  # noqa: PLC0415
+    from ..images.environment import container_python_state, find_origin  # noqa: PLC0415
     from ..images.environment import save_environment as save  # noqa: PLC0415
 
     named = [Path(each) for each in os.environ.get("PIP_FIND_LINKS", "").split() if each.startswith("/")]
     saved = save(
         folder.absolute(),
         find_origin(base, edf, os.environ),
-        read_python_state(find_python(python, os.environ)),
+        container_python_state(python, os.environ),
         wheels=wheels or named,
         environment=os.environ,
     )

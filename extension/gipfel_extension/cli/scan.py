@@ -107,7 +107,7 @@ def scan(
 
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """
-    from gipfel_cluster.job.record import DIGESTS  # noqa: PLC0415
+    from gipfel_cluster.image_digest import DIGESTS  # noqa: PLC0415
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
     from gipfel_cluster.runs import user_cache  # noqa: PLC0415
 

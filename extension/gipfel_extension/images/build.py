@@ -18,7 +18,7 @@ from pydantic import field_validator
 
 from gipfel_cluster.edf.draft import edf_toml
 from gipfel_cluster.environment import parse_environment
-from gipfel_cluster.job.record import DIGESTS
+from gipfel_cluster.image_digest import DIGESTS
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, check_variables
 from gipfel_cluster.runs import user_cache
 

@@ -127,10 +127,7 @@ def _container_start() -> float:
 def find_python(given: str, environment: Mapping[str, str]) -> str:
     """Return the Python of the image: the given one, an active environment's, or the first on the PATH.
 
-    Raises
-    ------
-    GipfelError
-        There is none.
+    Empty where the image has none: apt may have installed packages all the same.
     """
     if given:
         return given
@@ -142,7 +139,19 @@ def find_python(given: str, environment: Mapping[str, str]) -> str:
         # The runtime's own Python has none of the image's packages.
         if os.access(path, os.X_OK) and not path.resolve().is_relative_to(Path(sys.prefix).resolve()):
             return str(path)
-    raise GipfelError("There is no Python in this container.", "Name it: --python PATH.")
+    return ""
+
+
+def container_python_state(given: str, environment: Mapping[str, str]) -> PythonState:
+    """Return what the Python of the image finds; nothing where the image has none.
+
+    Raises
+    ------
+    GipfelError
+        It can't be run.
+    """
+    python = find_python(given, environment)
+    return read_python_state(python) if python else PythonState()
 
 
 def read_python_state(python: str) -> PythonState:

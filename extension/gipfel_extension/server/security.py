@@ -161,11 +161,12 @@ async def save_environment(path: Path, shown: str, environment: Mapping[str, str
     except ValueError as error:
         reason = _last_line(problem).removeprefix("gipfel: ")
         raise GipfelError(f"The environment could not be saved. {reason}".strip()) from error
+    mounts = "".join(f" --mount {shlex.quote(each)}" for each in saved.mounts)
     return {
         "directory": shown,
         "installed": [*saved.debian, *saved.python][:_MOST_FINDINGS],
         "notes": list(saved.notes)[:_MOST_FINDINGS],
-        "build": f"gipfel image build {shlex.quote(str(path))} -o NAME.sqsh",
+        "build": f"gipfel image build {shlex.quote(str(path))} -o NAME.sqsh{mounts}",
     }
 
 

@@ -18,6 +18,7 @@ from ..engines import ContainerRequest, Engine, Invocation, engine_for, engine_p
 from ..engines.srun import ContainerEngine
 from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
+from ..image_digest import DIGESTS, BackgroundDigest
 from ..model import PYTHON, GipfelError
 from ..process.fork import ForkedProgram, PreloadedProgram, allow_forks
 from ..process.locks import LOCKS_DIRECTORY, wait_for_lock_holders
@@ -28,7 +29,7 @@ from ..scheduler.machine import scheduler_of
 from . import JOB_VARIABLE, JobSpec
 from .broker import broker_process
 from .notices import JobNotices
-from .record import DIGESTS, BackgroundDigest, BackgroundVerdict, describe_run, job_id_of, now
+from .record import BackgroundVerdict, describe_run, job_id_of, now
 from .recording import Recording, close_run, track_runs
 from .staging import stage_before_start, stage_request
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from gipfel_cluster.job.record import cached_digest, keep_digest
+from gipfel_cluster.image_digest import cached_digest, keep_digest
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, write_atomically
 

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
+from gipfel_cluster.image_digest import DIGESTS
 from gipfel_cluster.image_verdict import (
     ADVISORIES,
     EXCEPTIONS,
@@ -25,14 +26,16 @@ from gipfel_cluster.image_verdict import (
     policy_of,
     unjudged,
 )
-from gipfel_cluster.job.record import DIGESTS
 from gipfel_cluster.model import Frozen, GipfelError, one_line, pluralize
 from gipfel_cluster.runs import user_cache
-from gipfel_cluster.workloads.submission import SubmissionContext
 
 from ..model import SEVERITIES, VERDICTS, Item, ScanDocument, Severity, Vulnerability
 from .cache import ScanCache
 from .targets import Exceptions, read_exceptions, scan_targets
+
+if TYPE_CHECKING:
+    # It imports all of the scheduler, which a verdict for a form can do without.
+    from gipfel_cluster.workloads.submission import SubmissionContext
 
 _DAY_S = 86400.0
 _MAX_AGE_DAYS = 7.0
@@ -150,7 +153,7 @@ def _reason(item: Item) -> str:
 
 
 def judge_start(
-    image: str, files: Sequence[Path], context: SubmissionContext, environment: Mapping[str, str]
+    image: str, files: Sequence[Path], context: "SubmissionContext", environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Judge what a job is about to run, and return the lines that its user must see.
 
