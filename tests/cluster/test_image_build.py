@@ -1,10 +1,12 @@
 """Images that a plain user builds on the nodes of a real Slurm, from a tar file and without a registry."""
 
 import importlib.util
+import io
 import json
 import os
 import signal
 import subprocess
+import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -236,6 +238,58 @@ def _left(home: Path, user: UnixUser, name: str) -> list[str]:
     while (left := user.processes()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return [*files, *stores, *(str(pid) for pid in left)]
+
+
+def _hostile_base(good: Path, target: Path, outside: Path) -> None:
+    """Write a tar file with the content of a good one, and entries that point out of it."""
+    with tarfile.open(good) as source, tarfile.open(target, "w") as archive:
+        for member in source:
+            archive.addfile(member, source.extractfile(member) if member.isreg() else None)
+
+        def add(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> None:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode = kind, link, mode
+            member.size = 4 if kind == tarfile.REGTYPE else 0
+            archive.addfile(member, io.BytesIO(b"evil"))
+
+        add(f"../../../../../../../..{outside}/traversal")
+        add(f"{outside}/absolute")
+        add("away", tarfile.SYMTYPE, str(outside))
+        add("away/through-link")
+        add("hard", tarfile.LNKTYPE, f"../../../../../..{outside}/secret")
+        add("usr/bin/raised", mode=0o4755)
+        add("opt/disk", tarfile.CHRTYPE)
+
+
+def test_a_hostile_tar_writes_and_reads_nothing_outside(
+    gipfel: Gipfel, home: Path, engine_user: UnixUser
+) -> None:
+    outside = home / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("of the user")
+    engine_user.own(outside, 0o700)
+    engine_user.own(outside / "secret")
+    engine_user.write("context/Hostile", "FROM scratch\nADD hostile.tar /\n")
+    _hostile_base(home / "context/base.tar", home / "context/hostile.tar", outside)
+    engine_user.own(home / "context/hostile.tar")
+    engine_user.write("context/Based", 'FROM scratch\nRUN ["touch", "/made"]\n')
+    based = ("context/Based", "-o", "hostile.sqsh", "--base", "context/hostile.tar")
+    for words in (("context/Hostile", "-o", "hostile.sqsh"), based):
+        done = gipfel("image", "build", *words, "--no-cache", "--no-sign", "--replace")
+        assert [each.name for each in outside.iterdir()] == ["secret"], done.stderr
+        assert "Traceback" not in done.stderr
+        if done.returncode:
+            assert done.stderr.splitlines()[-1].startswith("gipfel: ")
+            assert not _left(home, engine_user, "hostile.sqsh")
+            continue
+        listing = subprocess.run(
+            ["unsquashfs", "-lln", home / "hostile.sqsh"], capture_output=True, text=True, check=True
+        ).stdout
+        content = subprocess.run(["unsquashfs", "-cat", home / "hostile.sqsh", "hard"], capture_output=True)
+        assert b"of the user" not in content.stdout, listing
+        scanned = json.loads(gipfel("scan", "hostile.sqsh", "--json").stdout)
+        rules = {finding["rule"] for item in scanned["items"] for finding in item["findings"]}
+        assert "set-uid" in " ".join(rules) or scanned["not_judged"], (rules, listing)
 
 
 def test_a_full_disk_is_one_line(gipfel: Gipfel, home: Path, engine_user: UnixUser) -> None:
