@@ -61,6 +61,7 @@ EXPECTED = {
     "registry-syntax.pyxis": ("registry-missing", "master:5000"),
     "reservation-refused.sbatch": ("reservation-refused", ""),
     "setup-step": ("setup-step", "/users/ada/.edf/dies.setup"),
+    "setup-step.line": ("setup-step", "/users/ada/.edf/broken.setup, line 3"),
     "time-limit": ("time-limit", ""),
     "token-refused": ("token-refused", ""),
     "unknown-user-on-node": ("unknown-user", ""),

@@ -86,6 +86,21 @@ def test_a_session_is_a_card_then_a_row_and_can_be_started_again(home_hub: Any) 
     assert hub.server("anna") == {}
 
 
+def test_a_session_that_did_not_start_is_a_card_with_its_cause(home_hub: Any) -> None:
+    hub = home_hub
+    start(hub, "dana", behaviour="die")
+    until(lambda: hub.server("dana") == {}, 20, hub)
+    browser = hub.browser("dana")
+    until(lambda: "failed to start" in browser.get("/hub/home")[1], 20, hub)
+    page = browser.get("/hub/home")[1]
+    card = page[page.index('data-server=""') : page.index("</section>")]
+    assert 'data-state="failed"' in card
+    assert "✗" in card
+    assert "/none.sqsh" in card
+    assert ">Start</a>" in card
+    assert "did not start" in browser.get("/hub/user/dana/")[1]
+
+
 def test_what_a_user_typed_is_text_on_the_page(home_hub: Any) -> None:
     home_hub.call("POST", "/users/carl")
     evil = {"display_name": '"><script>alert(1)</script>'}

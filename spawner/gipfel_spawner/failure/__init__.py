@@ -297,12 +297,16 @@ def explain(evidence: Evidence) -> Explanation | None:
 
 
 class Failure(Frozen):
-    """Failure of one job: what happened, its cause, and the fix, one line each; ``log`` has several lines."""
+    """Failure of one job: what happened, its cause, and the fix, one line each; ``log`` has several lines.
+
+    ``at_start`` is true if its server never answered.
+    """
 
     event: str
     cause: str = ""
     fix: str = ""
     log: str = ""
+    at_start: bool = False
 
     @classmethod
     def from_evidence(cls, event: str, evidence: Evidence, *, default_cause: str = "") -> "Failure":
@@ -323,7 +327,7 @@ class Failure(Frozen):
         """Return the failure as escaped HTML; the hub's pages add buttons."""
         parts = [
             '<div class="alert alert-danger" role="alert">',
-            f'<p class="gipfel-event">{escape(self.event)}</p>',
+            f'<p class="gipfel-event"><span aria-hidden="true">✗</span> {escape(self.event)}</p>',
         ]
         if self.cause:
             parts.append(f'<p class="gipfel-cause"><strong>{escape(self.cause)}</strong></p>')

@@ -141,7 +141,7 @@ CONTAINERS = (
         name="setup-step",
         reason="A set-up step of the environment failed ({what}): {path}",
         fix="Correct that file (the job's log has its output), or pick another environment.",
-        patterns=(r"(?P<path>/\S.*\.setup): a set-up step ended with (?P<what>status \d+)",),
+        patterns=(r"(?P<path>/\S.*\.setup(?:, line \d+)?): a set-up step ended with (?P<what>status \d+)",),
     ),
     Cause(
         name="entrypoint-hook",

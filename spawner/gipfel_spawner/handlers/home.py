@@ -32,7 +32,7 @@ from .servers import describe_server, format_span
 from .usage import GpuHours, SharedSaturation, month_gpu_hours, saturation_cache
 
 _MAX_SESSIONS = 10
-_SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○"}
+_SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○", "failed": "✗"}
 _ENDS = {"stopped": "stopped", "ended": "ended", "failed": "failed to start", "culled": "stopped while idle"}
 # A page waits so long for a scheduler's first answer; the next refresh shows it.
 _PATIENCE_S = 1.0
@@ -53,7 +53,7 @@ class SessionCard(Frozen):
 
     name: str
     title: str
-    state: Literal["running", "waiting", "stopping", "stopped"]
+    state: Literal["running", "waiting", "stopping", "stopped", "failed"]
     detail_html: str = ""
     facts: tuple[str, ...] = ()
     ends: str = ""
@@ -116,7 +116,8 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         month_gpu_hours(user.spawner, running=jobs),
     )
     active = {each.name for each in spawners}
-    failures = settings.get("gipfel_ends", {})
+    # Of the user, not of the page: the pages have a copy of the settings from before the first failure.
+    failures = user.settings.get("gipfel_ends", {})
     stopped = [
         (each, failures.get(f"{user.name}:{each.name}" if each.name else user.name))
         for each in known
@@ -198,8 +199,8 @@ def _stopped_card(known: Any, failure: Failure | None) -> SessionCard:
     return SessionCard(
         name=known.name,
         title=known.display_name or known.name or "default",
-        state="stopped",
-        detail_html=escape(failure.event) if failure else "",
+        state="failed" if failure and failure.at_start else "stopped",
+        detail_html=escape(f"{failure.event} {failure.cause}".strip()) if failure else "",
         service=(getattr(known, "orm_spawner", known).user_options or {}).get("service", ""),
     )
 

@@ -306,6 +306,7 @@ class StartFollower:
 
     async def _ended_job(self, status: JobStatus, seconds: float | None) -> SpawnProblem:
         failure = await self._explain_end(status, seconds)
+        self.last_end = failure.model_copy(update={"at_start": True})
         return SpawnProblem(failure.error, reason="job", failure=failure, status_code=500)
 
     async def _explain_end(self, status: JobStatus, seconds: float | None) -> Failure:
@@ -333,6 +334,7 @@ class StartFollower:
             Evidence(state=state, reason=one_line(spawner.hub.api_url), log=tail.text),
             default_cause=tail.error_line,
         )
+        self.last_end = failure.model_copy(update={"at_start": True})
         return SpawnProblem(failure.error, reason="server", failure=failure, status_code=500)
 
     def _on_end(self) -> None:
