@@ -1,6 +1,8 @@
 """Delivery of messages when services or disks fail: one retry, no second copy, no harm by a bad service."""
 
 import contextlib
+import email
+import email.policy
 import json
 import os
 import socket
@@ -15,7 +17,7 @@ import pytest
 from notify_servers import MailServer, Webhook, slack_settings, write_settings
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.notify import Event, Message, NotifySettings, read_settings
+from gipfel_cluster.notify import KINDS, Event, JobKind, Message, NotifySettings, read_settings
 from gipfel_cluster.notify.channels import deliver, send_to_all
 from gipfel_cluster.notify.journal import (
     Outcome,
@@ -56,6 +58,29 @@ def test_only_what_was_certainly_not_accepted_is_sent_again_and_once(
     webhook.status = status
     send_to_all(slack_settings(f"{webhook.url}/x"), MESSAGE, environment)
     assert len(webhook.received) == requests
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_event_reaches_slack_ntfy_and_mail_with_its_reason_and_link(
+    kind: JobKind, webhook: Webhook, mail: MailServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    write_settings(
+        tmp_path,
+        f'hub = "https://hub.example"\n[slack]\nurl = "{webhook.url}/hook"\n'
+        f'[ntfy]\nurl = "{webhook.url}/topic"\n[email]\nhost = "127.0.0.1"\nport = {mail.port}\n'
+        'security = "none"\nfrom = "a@b.example"\nto = ["c@d.example"]\n',
+    )
+    outcomes = deliver(Event.of(kind, "train 7", "Node n1 says why.", run="alps-1"), environment)
+    assert {name: each.problem for name, each in outcomes.items()} == dict.fromkeys(
+        ("slack", "ntfy", "email"), ""
+    )
+    parsed = email.message_from_bytes(mail.mails[0], policy=email.policy.default)
+    letter = f"{parsed['Subject']}\n{parsed.get_content()}"
+    for text in (*(json.dumps(document) for _, _, document in webhook.received), letter):
+        assert "train 7" in text
+        assert "Node n1 says why." in text
+        assert "/gipfel/runs/alps-1/report" in text
+    assert len(webhook.received) == 2
 
 
 def test_a_service_that_is_back_gets_the_message(webhook: Webhook, environment: dict[str, str]) -> None:
