@@ -11,6 +11,7 @@ from hub_process import HubProcess
 from package_images import put
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
+from test_hub_pages import serious_findings
 
 from gipfel_spawner.form.page import environment_fields
 
@@ -194,6 +195,7 @@ def test_a_mistake_is_shown_at_its_field(pages: HubPages, screenshot: Screenshot
     expect(time).to_have_value("soon")
     expect(page.locator("#gipfel-time-error")).to_contain_text("'soon' is not a valid time limit")
     screenshot(page, "25-form-mistake")
+    assert serious_findings(page) == []
     time.fill("30")
     expect(time).not_to_have_attribute("aria-invalid", "true")
 

@@ -25,6 +25,12 @@ _QUEUED = 'retry: 3600000\ndata: {"progress": 20, "message": "Job 7 waits for 4 
 _WINTER = "gipfelTime.format(new Date('2026-01-15T13:32:00Z'), 'moment')"
 
 
+def serious_findings(page: Page, where: str = "document") -> Any:
+    """Return what axe-core finds serious or critical in a page, or in the element of a CSS selector."""
+    page.add_script_tag(path=AXE)
+    return page.evaluate(VIOLATIONS.replace("document", where if where == "document" else repr(where), 1))
+
+
 def check(page: Page, path: str, *, then: Callable[[Page], object] = lambda page: None) -> None:
     """Open a page light and wide, dark and narrow: nothing serious, and nothing wider than the window."""
     for scheme, width in _LOOKS:
@@ -32,8 +38,7 @@ def check(page: Page, path: str, *, then: Callable[[Page], object] = lambda page
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(path)
         then(page)
-        page.add_script_tag(path=AXE)
-        found = page.evaluate(VIOLATIONS)
+        found = serious_findings(page)
         assert not found, f"{path} {scheme} {width}: {json.dumps(found, indent=1)}"
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
     page.emulate_media(color_scheme="light")

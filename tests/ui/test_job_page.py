@@ -168,7 +168,7 @@ def test_checkpoints_show_what_they_cost_on_the_page_and_in_the_panel(
     expect(row).to_contain_text("2.50 s")
     screenshot(lab.page, "95-job-checkpoints-light")
     lab.panel.get_by_role("tab", name="Checkpoints").click()
-    panel = lab.page.locator("[data-section='checkpoints']")
+    panel = lab.panel.locator("[data-section='checkpoints']")
     expect(panel.get_by_text("10 checkpoints cost")).to_be_visible()
     screenshot(lab.page, "95-panel-checkpoints-light")
     assert not lab.errors

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from many_nodes import record_node
 from playwright.sync_api import expect
+from test_hub_pages import serious_findings
 
 pytestmark = pytest.mark.browser
 
@@ -105,3 +106,6 @@ def test_on_a_phone_no_legend_lies_over_a_title(tmp_path, new_page, screenshot):
     screenshot(page, "report-narrow")
     assert [each for each in found if each] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert serious_findings(page) == [], scheme

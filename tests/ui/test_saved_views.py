@@ -11,6 +11,7 @@ import pytest
 from lab_page import LabPage, moves
 from lab_server import LabServer
 from playwright.sync_api import Page, expect
+from test_hub_pages import serious_findings
 
 from gipfel_widgets.output import LIVE
 
@@ -111,6 +112,7 @@ def test_a_saved_view_is_there_while_its_kernel_is_busy_and_lives_afterwards(
         expect(launch).to_have_attribute("data-status", "completed", timeout=_LIMIT_MS)
         expect(card).to_have_count(0)
         assert moves(live)
+        assert serious_findings(page, ".jp-Notebook .jp-Gipfel-widget") == []
 
         # Of a kernel that is gone nothing can be found; the server knows the launch.
         end_kernels(server)

@@ -5,6 +5,7 @@ Then the same session by mouse in other time zones, widths and colours.
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,9 @@ for step in range(1, 21):
 print(f"the sum is {total.item():g}", flush=True)
 dist.destroy_process_group()
 """
+#: Time zone of the visit by keyboard, and its name as people read it.
+_ZONE = os.environ.get("GIPFEL_TRIP_ZONE", "UTC")
+_ZONE_NAME = {"UTC": "UTC", "Europe/Zurich": r"CES?T", "America/Los_Angeles": r"P[SD]T"}[_ZONE]
 #: Of another visit by mouse: time zone, its name as people read it, width, colours.
 _VISITS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("Europe/Zurich", r"CES?T", 1400, {"color_scheme": "dark"}),
@@ -180,7 +184,7 @@ class Trip:
             re.compile(r"\b(\d+) of \1 cells")
         )
         expect(works.locator("article[data-status='completed']")).to_contain_text("2 ranks")
-        expect(works).to_contain_text(re.compile(r"\d\d:\d\d UTC"))
+        expect(works).to_contain_text(re.compile(rf"\d\d:\d\d {_ZONE_NAME}"))
         self.press(works.get_by_role("button", name=re.compile("^Open: ")))
         expect(notebook.locator(".jp-OutputArea-output", has_text="Hello, Gipfel!")).to_be_visible()
         expect(idle).to_have_attribute("data-status", "idle")
@@ -196,7 +200,7 @@ class Trip:
 def trip(hub: HubProcess, browser: Browser) -> Iterator[Trip]:
     """The first visit of a user."""
     user = hub.user(_USER)
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, timezone_id="UTC")
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, timezone_id=_ZONE)
     context.set_default_timeout(_LIMIT_MS)
     yield Trip(context.new_page(), hub)
     context.close()
@@ -222,7 +226,7 @@ def test_from_login_to_the_first_sentence_a_launch_a_batch_notebook_and_home(
     home = trip.go_home()
     card = home.get_by_role("region", name="Session default")
     expect(card).to_have_attribute("data-state", "running")
-    expect(card.locator("time").first).to_have_attribute("title", re.compile(r"UTC$"))
+    expect(card.locator("time").first).to_have_attribute("title", re.compile(f"{_ZONE_NAME}$"))
     home.add_script_tag(path=AXE)
     _assert_accessible(home, "document", "home")
     screenshot(home, "68-home")
