@@ -167,7 +167,7 @@ class KernelRecorder:
             *("--name", self._name),
             *(() if self._interval is None else ("--interval", str(self._interval))),
             *("--root-pid", str(os.getpid())),
-            # Named: whose child it is when it has been loaded says nothing of who started it.
+            # Passed explicitly: if the kernel dies first, the recorder has another parent when it asks.
             f"--with-parent={os.getpid()}",
         ]
         for source in self._sources:
@@ -247,7 +247,9 @@ def load(
         The run has nothing of this name, or can't be read.
     """
     if not names:
-        raise SourceError("Nothing was named.", 'Write such as load("RUN", "SM_ACTIVE"); `gipfel catalogue`.')
+        raise SourceError(
+            "No metric was named.", 'Write load("RUN", "SM_ACTIVE"); `gipfel catalogue` lists them.'
+        )
     path = Path(run) if isinstance(run, os.PathLike) else resolve_recording(run)
     return load_run(
         path,

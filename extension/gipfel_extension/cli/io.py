@@ -34,12 +34,12 @@ def io(recording: str, *, as_document: bool) -> int:
 
     RUN is a run folder or its name, by default that of this job, else your newest. Recorders look at the
     open files of the job's own processes every two seconds, count opened files in their directories, and on
-    the job's first node ask its file systems a few small questions every 20 seconds.
+    the job's first node run a few small operations on its file systems every 20 seconds.
 
     "Your job opens many files" and "the file system is slow for everybody" are told apart by the times
     without a heavy load of the job; where there are none, the verdict is "cannot tell". Opened files are
     counted by directory, so that their number is a lower bound. Files that are opened and closed between two
-    looks are seen by chance.
+    looks are mostly missed.
 
     Exit status: 0; 1 nothing was recorded; 2 the run can't be read.
     """

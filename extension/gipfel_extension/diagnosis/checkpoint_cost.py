@@ -21,7 +21,7 @@ _LEAST_AROUND = 4
 _ROUNDS = 2000
 #: Below this probability of chance, dips are told from noise.
 _SIGNIFICANT = 0.05
-#: Share of the cost from which interruptions of unknown reason are named.
+#: Share of the cost from which interruptions of unknown cause are reported.
 _WORTH_NAMING = 0.05
 
 

@@ -1,4 +1,4 @@
-"""The job's input and output on this node, and how its file systems answer; see ``../storage/``."""
+"""The job's input and output on this node, and response times of its file systems; see ``../storage/``."""
 
 import logging
 import os

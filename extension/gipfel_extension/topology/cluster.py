@@ -72,7 +72,7 @@ class ClusterState(Frozen, extra="ignore"):
     """The cluster at one time.
 
     ``running`` and ``pending`` are numbers of jobs in the job's partition, or of the cluster where that is
-    unknown; null if the source does not tell. ``problems`` name what could not be read, and what to do.
+    unknown; null if the source does not have them. ``problems`` name what could not be read, and what to do.
     """
 
     time_ns: int
@@ -87,7 +87,7 @@ class ClusterState(Frozen, extra="ignore"):
 
 
 class OwnJob(Frozen):
-    """The job in the middle: its ID and its nodes; both may be unknown."""
+    """The job whose neighbors are counted: its ID and its nodes; both may be unknown."""
 
     job_id: str = ""
     nodes: tuple[str, ...] = ()
@@ -301,7 +301,7 @@ def _job_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class ClusterRecorder:
-    """Follower of the recorder on a job's first node: it adds a state to the run folder every five minutes.
+    """Recorder of the cluster's state on a job's first node, polled: it adds a state every five minutes.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ class ClusterRecorder:
     def poll(self) -> None:
         """Read the state in a thread if it is time."""
         now = self._clock()
-        # Slurm's switches are stored at the same time, and tell the neighbours.
+        # The switches are stored at the same time; they show which jobs are neighbors.
         if now - self._start_s < _TOPOLOGY_S and not (self._run / FOLDER / SLURM_FILE).exists():
             return
         if now >= self._next_s and (self._thread is None or not self._thread.is_alive()):

@@ -11,7 +11,7 @@ const FRESH_MS = 10_000;
 export const MAX_COMPARED = 20;
 export const MAX_REMOVED = 100;
 
-/** The table of runs: what was fetched, and what the user has selected; views of it are alike. */
+/** The table of runs: what was fetched, and what the user has selected, the same in all its views. */
 export class RunsModel {
   constructor(readonly requests: RunRequests) {}
 

@@ -52,7 +52,7 @@ class ServiceSuccessor:
         self._spawner.follower.running_since = float(state.get("running_since") or 0)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what a restarted hub needs: the next job, the lead, and since when this job runs."""
+        """Return what a restarted hub needs: the next job, the overlap, and since when this job runs."""
         since = self._spawner.follower.running_since
         state = {"successor": self.job_id, "overlap_s": self.overlap_s, "running_since": since}
         return {name: value for name, value in state.items() if value} if self.overlap_s else {}
@@ -68,7 +68,7 @@ class ServiceSuccessor:
             return
         left = ends - time.time()
         self._whole_s = max(self._whole_s, left)
-        # A limit that is shorter than the lead must not make one job after the other.
+        # A time limit below the overlap must not submit one job after the other.
         is_due = left <= min(self.overlap_s, self._whole_s * 0.75)
         if is_due and now >= self._next_try and self._spawner.ready:
             self._next_try = now + _RETRY_S

@@ -43,9 +43,9 @@ class Evidence:
     readings
         Readings by node, in their order, without slow ones of busy rounds.
     busy
-        Rounds in which the fabric was busy.
+        Rounds in which most pairs were slow at once, because the fabric was busy.
     explained
-        Nodes and pairs that explain_slow_readings slow readings.
+        Nodes and pairs that explain slow readings; see `explain_slow_readings`.
     recheck
         Pairs that were slow each time, which neither node explains; they are measured again.
     cleared
