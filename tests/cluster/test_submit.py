@@ -16,7 +16,7 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_extension.network import read_gate
-from gipfel_extension.training.papermill.run import Progress, read_progress
+from gipfel_extension.training.papermill.progress import Progress, read_progress
 
 pytestmark = pytest.mark.cluster
 

@@ -18,7 +18,8 @@ from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
-from gipfel_extension.training.papermill.run import progress_file, read_progress, run_notebook
+from gipfel_extension.training.papermill.engine import run_notebook
+from gipfel_extension.training.papermill.progress import progress_file, read_progress
 
 _LIMIT_S = 300
 _KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

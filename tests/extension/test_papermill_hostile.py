@@ -16,8 +16,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.batch import NotebookOptions, plan_notebook_job
+from gipfel_extension.training.papermill.engine import run_notebook
 from gipfel_extension.training.papermill.output import claim_output
-from gipfel_extension.training.papermill.run import progress_file, read_progress, run_notebook
+from gipfel_extension.training.papermill.progress import progress_file, read_progress
 
 _LIMIT_S = 300
 _KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

@@ -20,7 +20,7 @@ from gipfel_extension.training.batch.submitted import TaskView, status_line, sta
 from gipfel_extension.training.papermill.notebook_file import find_kernel
 from gipfel_extension.training.papermill.output import Document, Saver
 from gipfel_extension.training.papermill.parameters import Parameter, check_names, guess, is_misspelt
-from gipfel_extension.training.papermill.run import Progress, plan_resume
+from gipfel_extension.training.papermill.progress import Progress, plan_resume
 from gipfel_extension.training.papermill.values import from_yaml, is_of_type, to_yaml, wants_text
 
 _TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -32,7 +32,7 @@ from gipfel_cluster.workloads.logs import LogFiles
 from gipfel_cluster.workloads.submission import check_limits, submission_context
 
 from ...telemetry.files import read_regular
-from ..papermill.run import Progress, read_progress
+from ..papermill.progress import Progress, read_progress
 from . import NotebookJob, NotebookOptions, NotebookTask, plan_notebook_job, scheduler_of
 from .dry_run import dry_run_lines
 

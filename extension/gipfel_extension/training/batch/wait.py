@@ -14,7 +14,7 @@ from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.workloads.submission import local_jobs_directory
 
 from ...telemetry.files import read_regular, read_tail
-from ..papermill.run import progress_file, read_progress
+from ..papermill.progress import progress_file, read_progress
 from . import NotebookJob, NotebookTask
 from .submitted import TaskView, status_line
 

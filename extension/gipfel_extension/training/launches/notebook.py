@@ -17,7 +17,6 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
 from ..papermill.notebook_file import MAX_NOTEBOOK_BYTES, NATIVE, find_kernel, is_native, requested_kernel
-from ..papermill.run import run_notebook
 from ..record import MAX_BYTES
 
 OUTPUT = "notebook.ipynb"
@@ -54,6 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         os.environ["PYTHONSTARTUP"] = str(begin)
         try:
             kernel = _prepare_kernel(notebook, str(plan.get("kernel", "")), *arguments[1:])
+            from ..papermill.engine import run_notebook  # noqa: PLC0415 - papermill takes a second
+
             outcome = run_notebook(
                 notebook,
                 folder / OUTPUT,

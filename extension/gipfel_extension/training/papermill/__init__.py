@@ -1,8 +1,8 @@
 """Notebooks through papermill: every cell is saved when it ends, and a run can resume where it stopped.
 
-`run.run_notebook` runs a notebook in this process; ``papermill --engine gipfel`` uses the same engine through
-`EntryPoint`. This module imports nothing else, because importing papermill takes a second, and papermill
-loads its entry points while it is only partly imported.
+`engine.run_notebook` runs a notebook in this process; ``papermill --engine gipfel`` uses the same engine
+through `EntryPoint`. This module imports nothing else, because importing papermill takes a second, and
+papermill loads its entry points while it is only partly imported.
 """
 
 from typing import Any

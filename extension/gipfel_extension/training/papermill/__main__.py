@@ -22,7 +22,6 @@ from ...telemetry.events import report_failure
 from ...telemetry.files import read_json
 from .notebook_file import MAX_NOTEBOOK_BYTES, kernel_of
 from .parameters import Grid
-from .run import run_notebook
 from .values import from_yaml
 
 
@@ -45,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
         problem = _offer_kernel(given.kernel or kernel_of(given.notebook))
         if problem:
             _report(f"{problem} The notebook runs with Gipfel's Python instead.")
+        from .engine import run_notebook  # noqa: PLC0415 - papermill takes a second to import
+
         outcome = run_notebook(
             given.notebook,
             task.output,

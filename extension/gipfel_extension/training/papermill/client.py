@@ -16,7 +16,7 @@ from gipfel_cluster.model import one_line
 from gipfel_cluster.runtime.kernel_launch import with_private_sockets
 
 from .manager import Manager
-from .run import first_code_line
+from .progress import first_code_line
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
 # Time for an interrupted cell to end; schedulers kill the job at least ten seconds after the signal.

@@ -1,4 +1,4 @@
-"""The papermill engine ``gipfel``: ``papermill --engine gipfel``."""
+"""The papermill engine ``gipfel``: ``papermill --engine gipfel``, and `run_notebook` for this process."""
 
 import contextlib
 import json
@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import nbformat
-from papermill.engines import NBClientEngine
+import papermill
+from papermill.engines import NBClientEngine, papermill_engines
+from papermill.exceptions import PapermillException
 from papermill.iorw import papermill_io
 from papermill.log import logger
 from papermill.utils import merge_kwargs, remove_args
@@ -23,10 +25,10 @@ from gipfel_cluster.model import GipfelError, one_line
 from ...telemetry.files import read_json
 from .client import Client, Interrupted, PrivateKernels
 from .manager import Manager
-from .notebook_file import find_kernel
+from .notebook_file import escape_braces, find_kernel, kernel_of
 from .output import claim_output, local_path, writer
 from .parameters import check_names, check_types, known_parameters
-from .run import Progress, ResumePlan, plan_resume
+from .progress import Outcome, Progress, ResumePlan, plan_resume
 
 _MAX_BYTES = 256 << 10
 _MAX_READ_BYTES = 64 << 20
@@ -262,3 +264,107 @@ def _version() -> str:
 def _run_name() -> str:
     folder = os.environ.get("GIPFEL_RUN", "")
     return Path(folder).name if folder else ""
+
+
+def run_notebook(
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    resume: bool = False,
+    strict: bool = False,
+    kernel: str = "",
+    directory: Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    log_output: bool = False,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    start_timeout_s: int = 60,
+    cell_timeout_s: int | None = None,
+    autosave_s: int = 5,
+) -> Outcome:
+    """Run a notebook with papermill in this process, and write the executed notebook to `output`.
+
+    Every finished cell is saved, and the progress is written to a file (`progress.read_progress`). In the
+    main thread SIGTERM, SIGHUP and Ctrl-C interrupt the kernel, save everything and end the run.
+
+    Parameters
+    ----------
+    parameters
+        Names and values for the cell tagged ``parameters``.
+    resume
+        Start at the first cell that `output` has not finished; see `plan_resume` for the rules.
+    strict
+        Allow only parameters that the notebook's ``parameters`` cell sets.
+    kernel
+        Name of a kernel; by default that of the notebook. It gets the environment of this process.
+    directory
+        Working directory of the kernel; by default the current directory.
+    on_progress
+        Called at each change, in the caller's thread.
+    log_output
+        Whether the output of cells is also written to the logger ``papermill``.
+    stdout, stderr
+        Streams to which the output of cells is also written.
+    start_timeout_s, cell_timeout_s, autosave_s
+        Time limits in seconds for the start of the kernel and for each cell (None: no limit), and seconds
+        between two saves while a cell is running (0: never).
+
+    Raises
+    ------
+    GipfelError
+        No cell was run: the notebook, a parameter, the kernel or `output` can't be used, or `output` can't be
+        resumed.
+    """
+    papermill_engines.register(NAME, GipfelEngine)
+    name = kernel or kernel_of(notebook)
+    find_kernel(name)
+    last: list[Progress] = []
+
+    def on_update(progress: Progress) -> None:
+        last[:] = [progress]
+        if on_progress is not None:
+            on_progress(progress)
+
+    signal = 0
+    try:
+        papermill.execute_notebook(
+            escape_braces(notebook),
+            escape_braces(output),
+            dict(parameters or {}),
+            engine_name=NAME,
+            kernel_name=kernel or None,
+            cwd=str(directory) if directory else None,
+            progress_bar=False,
+            log_output=log_output,
+            stdout_file=stdout,
+            stderr_file=stderr,
+            start_timeout=start_timeout_s,
+            execution_timeout=cell_timeout_s,
+            autosave_cell_every=autosave_s,
+            resume=resume,
+            strict=strict,
+            on_progress=on_update,
+        )
+    except SystemExit as ended:
+        if not last:
+            raise
+        signal = int(ended.code or 0) - 128
+    except GipfelError:
+        raise
+    except PapermillException as error:
+        if not last:
+            raise GipfelError(f"The notebook can't be run: {one_line(str(error))[:300]}.") from error
+    except Exception as error:
+        if not last or last[0].state == "running":
+            why = one_line(f"{type(error).__name__}: {error}")[:300]
+            raise GipfelError(f"The notebook can't be run: {why}.") from error
+    progress = last[0]
+    return Outcome(
+        state=progress.state,
+        output=output,
+        progress=progress,
+        problem=progress.problem,
+        cell=progress.current if progress.state != "completed" else None,
+        signal=max(0, signal),
+    )

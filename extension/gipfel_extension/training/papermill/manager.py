@@ -15,7 +15,7 @@ from papermill.exceptions import PapermillExecutionError
 from gipfel_cluster.model import one_line
 
 from .output import Document, Saver
-from .run import Progress, ResumePlan, State, first_code_line, write_progress
+from .progress import Progress, ResumePlan, State, first_code_line, write_progress
 
 _REPORT_PAUSE_S = 0.2
 
