@@ -17,8 +17,8 @@ from gipfel_cluster.egress.log import CLOSED, GateLog
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.network import Limits, Owner, Socket, SocketTable, TrafficWatch, read_network
-from gipfel_extension.network.end import end_job, end_network
 from gipfel_extension.network.record import GateTail, NetworkFile, read_gate
+from gipfel_extension.server.network_end import end_job, end_network
 from gipfel_extension.telemetry.events import read_events
 
 _S = 10**9

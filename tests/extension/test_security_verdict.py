@@ -26,7 +26,7 @@ from gipfel_extension.gate.scan.verdict import (
     judge_start,
 )
 from gipfel_extension.network import read_gate
-from gipfel_extension.network.end import end_network
+from gipfel_extension.server.network_end import end_network
 from gipfel_extension.server.security import job_verdict, kept_verdicts, scanned, shared_security
 from gipfel_extension.telemetry.events import read_events, report_to_job
 from gipfel_spawner.form.options import OptionError

@@ -103,7 +103,7 @@ def _end(run: "Path", reason: str, *, ends_job: bool) -> int:
     """End the network of a run's gates, or its job where that is asked for and it has none."""
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..network.end import end_job, end_network, operator_name  # noqa: PLC0415
+    from ..server.network_end import end_job, end_network, operator_name  # noqa: PLC0415
 
     by = operator_name()
     try:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
-from ..network.end import end_network
+from ..server.network_end import end_network
 from ..server.security import kept_verdicts, save_environment, scan_path, shared_security
 from .base import GipfelRouteHandler, route
 

@@ -17,9 +17,9 @@ from gipfel_cluster.scheduler import Scheduler
 from gipfel_cluster.scheduler.machine import current_user_name, run_sync
 from gipfel_cluster.workloads.submission import submission_context
 
+from ..network import read_gate
 from ..telemetry.events import report_to_job
 from ..telemetry.files import read_regular
-from .record import read_gate
 
 _MAX_RECORD_BYTES = 16 << 20
 _ENDED = "Its job has ended already."
