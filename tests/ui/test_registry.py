@@ -9,7 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from hub_pages import HubPages, write_environment
 from hub_process import HubProcess, proxy_folder
+from kept_runtime import runtime_for_tests
+from package_images import put
 from playwright.sync_api import Page, expect
 
 _PROJECT = str(Path(__file__).resolve().parents[2] / "jupyterhub_config.py")
@@ -47,6 +50,9 @@ def hub(own_state: Path) -> Iterator[HubProcess]:
     environment = {
         "GIPFEL_SCHEDULER": "local",
         "GIPFEL_REGISTRY": "1",
+        # No advisories: no image can be judged.
+        "GIPFEL_SCAN_POLICY": "refuse",
+        "GIPFEL_RUNTIME": str(runtime_for_tests()),
         "GIPFEL_REGISTRY_CONFIG": str(settings),
         "GIPFEL_REGISTRY_OPERATORS": "olga",
         "GIPFEL_REGISTRY_VOUCHED_TOKEN": "a-token-of-the-operators-own-runs",
@@ -302,3 +308,32 @@ def test_an_operator_reads_decides_and_copies(
     assert answer
     assert answer.status == 404
     assert page.request.get(hub.url + _SERVICE + "static/../../__main__.py").status in {403, 404}
+
+
+def test_the_form_says_that_the_sites_policy_refuses_an_image(
+    hub: HubProcess, own_state: Path, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
+) -> None:
+    image = put(own_state / "foreign", {"etc/os-release": "ID=debian\nVERSION_ID=12\n"})
+    write_environment(own_state, "mia", "foreign", f'image = "{image}"\n')
+    hub.user("mia")
+    pages = HubPages(new_page(), hub.url)
+    page = pages.page
+    try:
+        pages.login("mia", hub.password)
+        for scheme, width in (("light", 1400), ("dark", 320)):
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 900})
+            pages.open_form()
+            page.get_by_label("Environment", exact=True).select_option("foreign")
+            found = page.locator(".gipfel-security")
+            expect(found).to_have_attribute("data-level", "fail")
+            expect(found).to_contain_text("ould not be judged: There is no mirror of advisories")
+            expect(found).to_contain_text("Policy of the site: refuse.")
+            found.scroll_into_view_if_needed()
+            screenshot(page, f"24-form-refused-{scheme}-{width}")
+        pages.start()
+        line = pages.alert()
+        screenshot(page, "24-form-refused-start")
+        assert "refuses the image" in line
+    finally:
+        page.close()
