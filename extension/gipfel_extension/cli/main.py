@@ -17,12 +17,11 @@ from .io import io
 from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
 from .metrics import catalogue, metrics
-from .model import model
 from .publish import notify, track
 from .record import record
 from .report import export, open_run, report
 from .runs import run_alias, runs
-from .scan import scan
+from .scan import model, scan
 from .score import score
 from .service import service
 from .service_access import render

@@ -13,21 +13,19 @@ from typing import Any
 from gipfel_cluster.installs import command_problems, installed, logical_lines
 from gipfel_cluster.model import one_line
 
-from .install_hooks import RULE as INSTALL_HOOK
-from .install_hooks import (
-    package_json_findings,
-    project_hook_findings,
-    setup_findings,
-)
-from .lock_files import (
+from .installation import (
     MAX_NAMES,
     at_line,
     insecure_index,
     line_of_name,
     lock_findings,
     npm_lock_findings,
+    package_json_findings,
+    project_hook_findings,
+    setup_findings,
     toml,
 )
+from .installation import RULE as INSTALL_HOOK
 from .model import Finding, Severity
 from .package_index import PackageIndex, Pin, normal_package
 

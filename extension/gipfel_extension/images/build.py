@@ -27,8 +27,7 @@ from ..data.pack import sync_directory, utc_now, work_directory
 from ..gate.packages.inventory import Inventory
 from ..telemetry.files import open_regular, read_regular
 from . import sbom
-from .base import load_base
-from .containerfile import Containerfile, Input, hash_file, read_containerfile
+from .containerfile import Containerfile, Input, hash_file, load_base, read_containerfile
 from .podman import Podman, open_podman
 from .provenance import SUFFIX as PROVENANCE
 from .provenance import Record, beside, find_key, sign, statement

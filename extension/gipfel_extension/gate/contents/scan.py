@@ -18,10 +18,10 @@ from gipfel_cluster.model import GipfelError, one_line, pluralize
 from ...telemetry.files import open_regular
 from ..dependencies import dependency_findings
 from ..model import Finding, Item, Judgement
+from ..models.configs import secret_kind
 from ..models.scan_stream import Forward, scan_member
 from ..models.streams import Budget
 from ..package_index import PackageIndex
-from ..secret_texts import secret_kind
 from .entries import archive_errors, archive_files, squashfs_entries, squashfs_files
 from .permissions import Entry, Permissions
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, cast
 
 from ..model import Finding, Judgement
-from .array_files import npy_holds_objects, object_array, scan_gguf, scan_safetensors
+from .array_files import npy_holds_objects, object_array, scan_gguf, scan_onnx, scan_safetensors
 from .configs import scan_hdf5, scan_json, scan_template
-from .onnx import scan_onnx
 from .pickles import scan_pickles
 from .streams import (
     Budget,
