@@ -16,6 +16,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import gipfel, main
 from gipfel_extension.data.trial import Rate, Trial, TrialRequest, try_data
 from gipfel_extension.data.trial_advice import Demand, advise, demand_of
+from gipfel_extension.data.webdataset import ShardRequest, write_shards
 from gipfel_extension.storage import Period, RankRow, StorageFile
 
 _GIPFEL = Path(sys.executable).with_name("gipfel")
@@ -82,6 +83,20 @@ def test_a_table_names_formats_and_the_demand_of_a_run(samples: Path, tmp_path: 
     assert "The run got 100 samples/s on 1 node, by the logged metric 'samples/s'." in text
     assert "Of its time 50 % was waiting, so it needs 200." in text
     assert "1 worker, as the data is now:" in text
+
+
+def test_shards_that_are_not_those_of_their_index_are_refused(samples: Path, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    first, *_ = write_shards(ShardRequest(samples, shards, 100_000)).shardlist
+    request = TrialRequest(shards, (1,), 0.1)
+    assert try_data(request).samples == 120
+    whole = (shards / first.url).read_bytes()
+    (shards / first.url).write_bytes(whole[:-1024])
+    with pytest.raises(GipfelError, match=rf"{first.url} is damaged: it is not as the index says"):
+        try_data(request)
+    (shards / first.url).unlink()
+    with pytest.raises(GipfelError, match=rf"{first.url} is missing"):
+        try_data(request)
 
 
 def test_what_cannot_be_tried_is_one_line(
