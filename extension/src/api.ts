@@ -270,8 +270,8 @@ export interface ISwitchLoad {
 
 /**
  * The cluster at one time. `running` and `pending` are numbers of jobs in the job's partition, or of the
- * cluster where that is unknown; null if the source does not tell. `problems` name what could not be read,
- * and what to do.
+ * cluster where that is unknown; null if the source does not have them. `problems` name what could not be
+ * read, and what to do.
  */
 export interface IClusterState {
   readonly time_ns: number;

@@ -38,15 +38,15 @@ _CHOSEN = ["4"]
 
 
 def _made_storage(run: Path, start_ns: int) -> None:
-    """Write a job that opens small files of a Lustre that others slow for a while."""
+    """Write a job that opens a few small files of a Lustre that others slow for a while."""
     files = FilesRow(
         "/scratch/imagenet/*", "data", "shared", "/scratch", "lustre", "small files", (0, 1), 5120,
         290_000_000, 121_000, "/scratch/imagenet/n01440764/7.jpg", False, None,
     )  # fmt: skip
-    rank = RankRow(0, 40e6, 1e6, 40e6, 0.0, 700.0, 3.0, 0.1)
+    rank = RankRow(0, 0.4e6, 0.1e6, 0.4e6, 0.0, 7.0, 3.0, 0.1)
     why = "Only root reads /sys/kernel/debug, where Lustre has its statistics since version 2.12."
     for number in range(12):
-        mount = MountRow("/scratch", "lustre", "shared", 80.0, None, None, None, None, None, why)
+        mount = MountRow("/scratch", "lustre", "shared", 8.0, None, None, None, None, None, why)
         probe = ProbeRow("/scratch", 90.0 if 4 <= number < 9 else 1.2, None, None, 0.8, None, "")
         time_ns = start_ns + number * 5 * 10**9
         period = Period("nid000", time_ns, 5.0, "", (rank,), (mount,), (probe,))

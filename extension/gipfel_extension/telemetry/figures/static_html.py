@@ -91,7 +91,9 @@ def table(
     )
     head = tag("thead", tag("tr", *head_cells)) if heads else ""
     title = tag("caption", caption) if caption else ""
-    return tag("div", tag("table", title, head, tag("tbody", *body), class_=class_), class_="wide")
+    whole = tag("table", title, head, tag("tbody", *body), class_=class_)
+    # What scrolls must be in reach of the keyboard.
+    return tag("div", whole, class_="wide", role="group", aria_label=caption or "Table", tabindex="0")
 
 
 def cell(content: object, **attributes: str) -> Cell:
