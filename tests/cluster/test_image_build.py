@@ -141,8 +141,9 @@ def test_a_job_of_its_own_that_is_ended_leaves_nothing(
     assert wait_until(lambda: not _sleeping(), 40)
     # On a busy machine Slurm kills all of it after `KillWait`: then the next look at it removes what is left.
     outcomes = ("stopped",) if end == "stop" else ("stopped", "lost")
-    assert wait_until(lambda: _state_of(gipfel, identifier) in outcomes, 60)
-    assert wait_until(lambda: not _left(home, engine_user, "slow"), 10)
+    assert wait_until(
+        lambda: _state_of(gipfel, identifier) in outcomes and not _left(home, engine_user, "slow"), 90
+    )
 
 
 def _state_of(gipfel: Gipfel, identifier: str) -> str:

@@ -55,6 +55,8 @@ LOG = "build.log"
 BUILT = "built.json"
 _START_S = 20.0
 _REFRESH_S = 10.0
+#: For so long after its end, each look at a build that was killed or stopped removes what is left of it.
+_CLEAN_UP_NS = 3600 * 10**9
 
 
 def new_build(spec: BuildSpec, environment: Mapping[str, str]) -> Path:
@@ -340,7 +342,10 @@ class BuildKind(DirectoryKind):
             with suppress(GipfelError):
                 scheduler = submission_context(os.environ).scheduler(state.scheduler)
                 state = refresh_queued_state(folder, state, scheduler)
-        if state.outcome == "lost" and not before.ended:
+        # What Slurm kills in the middle of its own clearing up is in use for a moment longer: a later look
+        # removes it.
+        recent = time.time_ns() - (state.ended_ns or 0) < _CLEAN_UP_NS
+        if state.outcome in ("lost", "stopped") and recent:
             with suppress(GipfelError):
                 _clean_up(_read_spec(folder), os.environ)
         return Workload.of(self.name, folder, state)
