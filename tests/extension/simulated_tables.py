@@ -19,10 +19,10 @@ class SetClock:
         return self.now_ns
 
 
-def simulated(seconds: int = 60, interval: float = 1.0) -> SampleTable:
-    """Four GPUs that train, and their host, a sample per interval."""
+def simulated(seconds: int = 60, interval: float = 1.0, *, gpus: int = 4) -> SampleTable:
+    """GPUs that train, and their host, a sample per interval."""
     clock = SetClock()
-    source = SyntheticSource("training", clock=clock)
+    source = SyntheticSource("training", clock=clock, gpus=gpus)
     samples = []
     known = dict.fromkeys(HOST_METRICS) | {"CPU_UTIL": 0.25, "MEMORY_USED": 3e9, "MEMORY_TOTAL": 12e9}
     for number in range(round(seconds / interval)):

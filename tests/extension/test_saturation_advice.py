@@ -310,6 +310,16 @@ def test_gpus_that_starve_in_the_demo_are_not_put_down_to_those_that_work(interv
     assert told
 
 
+@pytest.mark.parametrize("seconds", [60, 180])
+def test_half_of_64_gpus_that_starve_are_not_put_down_to_the_other_half(seconds: int):
+    """Work that scatters by some percent makes none of the GPUs that are well a slow one."""
+    given = simulated(seconds, gpus=64)
+    told = [each for each in advise(given, score_table(given)) if each.rule == "slow-rank"]
+    assert told
+    assert all(each.sentence.startswith("GPUs 2, 3, 6, 7 and 28 more had little to do") for each in told)
+    assert all(each.action.startswith("Find out what GPUs 2, 3, 6, 7") for each in told)
+
+
 def test_unknown_memory_gives_no_advice_on_the_batch():
     silent = found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})
     assert not {"batch-size", "activation-checkpointing"} & set(silent)

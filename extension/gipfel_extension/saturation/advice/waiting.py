@@ -217,9 +217,9 @@ class Placement:
 class SlowRank(LossRule):
     """Rule: most GPUs wait for a few, which the advice names.
 
-    Where at least half of the GPUs work while others don't, the others may have less to do or lack input as
-    well as wait: the samples don't distinguish these. Where GPUs wait for each other alternately, none is
-    slow. Where any GPU lacks input, late input is the reason for the uneven work.
+    Where at least half of the GPUs work while others don't, or at most half of them wait, the others may have
+    less to do or lack input as well as wait: the samples don't distinguish these. Where GPUs wait for each
+    other alternately, none is slow. Where any GPU lacks input, late input is the reason for the uneven work.
     """
 
     name = "slow-rank"
@@ -249,7 +249,7 @@ class SlowRank(LossRule):
                 f"{who} waited for each other alternately, up to {lost:.0f} % of the time.",
                 "Distribute the work evenly, for example in batches of similar length.",
             )
-        if 2 * len(working) >= len(context.scored) or _starves(waiting, lost):
+        if not self._most_wait(context, working, lost) or _starves(waiting, lost):
             return (
                 f"{who} had little to do {lost:.0f} % of the time while {others} worked.",
                 f"Find out what {who} lacked then, such as input, or distribute the work evenly.",
@@ -271,9 +271,15 @@ class SlowRank(LossRule):
         least = _OFTEN * max(shares.values())
         return tuple(trace for trace in context.scored if shares[trace.device] >= least)
 
+    def _most_wait(self, context: AdviceContext, working: Sequence[Trace], lost: float) -> bool:
+        """Return whether less than half of the GPUs worked, and more than half waited, half as long as any."""
+        waited = [trace for trace in context.scored if self.percent_lost(trace) >= _OFTEN * lost]
+        return 2 * len(working) < len(context.scored) < 2 * len(waited)
+
     def _ahead(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples in which this GPU works while another loses to imbalance."""
-        own = ~at_least(trace.losses["imbalance"], 0.05) & at_least(trace.levels.engine, 0.5)
+        # Equal work scatters by several percent: a smaller bound would make working GPUs look like waiting ones.
+        own = ~at_least(trace.losses["imbalance"]) & at_least(trace.levels.engine, 0.5)
         return own & np.isin(context.slots(trace), context.imbalanced_slots)
 
 
