@@ -14,11 +14,11 @@ from test_hub_pages import serious_findings
 pytestmark = pytest.mark.browser
 
 
-def report_of(folder: Path) -> Path:
+def report_of(folder: Path, gpus: int = 4) -> Path:
     run = folder / "alps-1"
     telemetry = run / "telemetry"
     telemetry.mkdir(parents=True)
-    record_node(telemetry, 120)
+    record_node(telemetry, 120, gpus=gpus)
     made = folder / "r.html"
     argv = [sys.executable, "-m", "gipfel_extension.cli", "report", str(run), "-o", str(made)]
     environment = {**os.environ, "HOME": str(folder)}
@@ -109,3 +109,27 @@ def test_on_a_phone_no_legend_lies_over_a_title(tmp_path, new_page, screenshot):
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert serious_findings(page) == [], scheme
+
+
+def test_on_paper_folds_are_open_and_figures_are_whole(tmp_path, new_page):
+    file = report_of(tmp_path, gpus=20)
+    page = new_page()
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"file://{file}")
+    plots = page.locator(".plot")
+    expect(page.locator(".plot.js-plotly-plot")).to_have_count(plots.count())
+    row = page.locator("#gpus tbody tr").last
+    assert not row.evaluate("node => node.checkVisibility({contentVisibilityAuto: true})")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert row.evaluate("node => node.checkVisibility({contentVisibilityAuto: true})")
+    expect(page.locator("body")).to_have_css("color", "rgb(0, 0, 0)")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for figure in page.locator("figure").all():
+        expect(figure).to_have_css("break-inside", "avoid")
+        drawn = figure.locator(".main-svg").first.bounding_box()
+        assert drawn is not None
+        assert drawn["width"] <= 660
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    wide = "() => [...document.querySelectorAll('.plot .main-svg')].every(node => node.clientWidth > 900)"
+    page.wait_for_function(wide)

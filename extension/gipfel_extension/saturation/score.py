@@ -300,9 +300,11 @@ class CoarserScore:
         """A sentence about a large difference; empty where it is small."""
         if abs(self.difference) < _MIN_DIFFERENCE:
             return ""
+        points = f"{abs(self.difference):.0f}"
         return (
             f"With samples every {self.interval:g} s the score would be {self.score:.0f}: "
-            f"{self.interval / COARSENING:g} s shows {abs(self.difference):.0f} points that alternate faster."
+            f"{self.interval / COARSENING:g} s shows {points} {'point' if points == '1' else 'points'} of "
+            "activity that alternates faster."
         )
 
 

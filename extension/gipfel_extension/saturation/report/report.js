@@ -22,4 +22,11 @@ for (const zone of document.querySelectorAll('.zone')) {
     const figure = localTimeFigure(given);
     await Plotly.newPlot(`figure-${place}`, figure.data, figure.layout, options);
   }
+  // Plots as wide as the window would make the browser shrink the whole page until they fit the paper.
+  const paper = 660;
+  const size = layout => {
+    for (const plot of document.querySelectorAll('.plot')) Plotly.relayout(plot, layout);
+  };
+  addEventListener('beforeprint', () => size({ width: paper }));
+  addEventListener('afterprint', () => size({ width: null, autosize: true }));
 })();

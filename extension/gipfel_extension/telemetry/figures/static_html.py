@@ -180,6 +180,7 @@ padding:2px 14px 2px 0;text-align:left;vertical-align:top}}
 {_states(dark=False)}
 @media (prefers-color-scheme:dark){{{_states(dark=True)}}}
 @media print{{
+.gipfel-static .wide{{overflow:visible}}
 .gipfel-static :is(figure,tr,li>p){{break-inside:avoid}}
 .gipfel-static h2{{break-after:avoid}}
 .gipfel-static details::details-content{{content-visibility:visible;height:auto}}
