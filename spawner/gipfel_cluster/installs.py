@@ -30,8 +30,10 @@ _WITH_VALUE = frozenset(
     [
         "-r",
         "--requirement",
+        "--requirements",
         "-c",
         "--constraint",
+        "--constraints",
         "-i",
         "--index-url",
         "--extra-index-url",
@@ -68,7 +70,8 @@ _WITH_VALUE = frozenset(
         "--abi",
     ]
 )
-_PINS = ("-r", "--requirement", "-c", "--constraint", "--require-hashes")
+_FILES = ("-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints")
+_PINS = (*_FILES, "--require-hashes")
 _COMMIT = re.compile(r"@[0-9a-f]{40}(?:$|[#&])")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -161,6 +164,27 @@ def installed(line: str) -> list[str]:
     return found
 
 
+def named_paths(line: str) -> Iterator[tuple[str, bool]]:
+    """Yield each path that pip or uv would install from, and whether it is a file of requirements.
+
+    The others are directories of projects, whose ``setup.py`` or build backend runs.
+    """
+    for match in _INSTALL.finditer(line):
+        parts = _words(match[1] or match[2] or "")
+        for before, part, value in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
+            option, _, joined = part.partition("=")
+            if before in _WITH_VALUE:
+                continue
+            if option in _FILES:
+                yield joined or value, True
+            elif part[:2] in ("-r", "-c") and not part.startswith("--"):
+                yield part[2:], True
+            elif option in ("-e", "--editable"):
+                yield joined or value, False
+            elif part.startswith((".", "/", "~", "$")) and not part.endswith((".whl", ".gz", ".zip")):
+                yield part.partition("[")[0], False
+
+
 def unpinned(line: str) -> list[str]:
     """Return the names that a line installs in any version."""
     loose: list[str] = []
@@ -172,13 +196,16 @@ def unpinned(line: str) -> list[str]:
     return [name[0] for each in loose if (name := _NAME.match(each.removeprefix("git+https://")))]
 
 
-def _requirements(words: str) -> list[str]:
+def _words(text: str) -> list[str]:
     try:
-        parts = shlex.split(words)
+        return shlex.split(text)
     except ValueError:
-        parts = words.split()
+        return text.split()
+
+
+def _requirements(words: str) -> list[str]:
     found, skip = [], False
-    for part in parts:
+    for part in _words(words):
         if skip or part.startswith("-"):
             skip = not skip and part in _WITH_VALUE
         elif not part.startswith((".", "/", "$", "~", "<", ">", "2>")) and not part.endswith((".whl", ".gz")):

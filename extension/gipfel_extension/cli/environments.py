@@ -55,6 +55,10 @@ def edf() -> None:
 def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document: bool) -> int:
     """Check environments; a directory stands for its .toml files.
 
+    Set-up steps, requirements that they name or that lie beside, and mounted settings of pip, uv and npm are
+    read as by `gipfel scan`: several or unauthenticated indexes, names of the site's own packages
+    (GIPFEL_OWN_PACKAGES), withdrawn releases (GIPFEL_PACKAGE_INDEX), code that runs at installation.
+
     With --here it also says what is known of the image: vulnerabilities by the mirror of advisories that
     GIPFEL_ADVISORIES names, their age, and what was excepted (see `gipfel scan`).
 
@@ -63,8 +67,14 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     from gipfel_cluster.edf import as_json, check_edfs, is_edf_directory  # noqa: PLC0415
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    checked = check_edfs(
-        _expanded(names), environment=os.environ, directory=_directory(), here=here, dialect=dialect
+    from ..gate.edf_dependencies import with_dependencies  # noqa: PLC0415
+
+    checked = with_dependencies(
+        check_edfs(
+            _expanded(names), environment=os.environ, directory=_directory(), here=here, dialect=dialect
+        ),
+        os.environ,
+        here=here,
     )
     verdicts = [_image_verdict(each) if here else None for each in checked]
     if as_document:

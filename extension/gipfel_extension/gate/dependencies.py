@@ -64,7 +64,7 @@ def requirements_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
         yield build_finding(options.index(line) + 1, line)
     listed = [(number, line) for number, line in lines if not line.startswith("-")]
     hashed = any("--hash=" in line for _, line in listed)
-    several = not hashed and any(each.rule == "extra-index" for each in problems)
+    several = not hashed and (index.several or any(each.rule == "extra-index" for each in problems))
     named = next((match[1] for line in options if (match := _INDEX.search(line))), "")
     yield from index.findings(_requirement_pins(listed, named), several=several)
     loose = [(number, line) for number, line in listed if not _is_pinned(line)]
@@ -133,6 +133,8 @@ def pip_findings(text: str) -> Iterator[Finding]:
     if insecure:
         line = _line_with(text, r"trusted[-_]host|http://")
         yield insecure_index("index-url = https://… without trusted-host", line)
+    if built := values.get("no-binary"):
+        yield build_finding(_line_with(text, r"no[-_]binary"), f"no-binary = {built}")
 
 
 def uv_findings(document: dict[str, Any], text: str) -> Iterator[Finding]:
@@ -175,7 +177,7 @@ def project_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
         Pin(name, line=line_of_name(text, name), source="its own" if normal_package(name) in known else "")
         for name in map(_name, names[:MAX_NAMES])
     ]
-    several = any(each.rule == "extra-index" for each in problems)
+    several = index.several or any(each.rule == "extra-index" for each in problems)
     yield from index.findings(pins, several=several)
 
 
@@ -221,8 +223,11 @@ _ADD = re.compile(r"^\s*ADD\s+(?!.*--checksum=)(?:--\S+\s+)*https?://", re.IGNOR
 def _shell(text: str, index: PackageIndex) -> Iterator[Finding]:
     problems = list(problem_findings(text))
     yield from problems
+    built = ((number, line, _FROM_SOURCE.search(line)) for number, line in logical_lines(text))
+    if found := next(((number, each[0]) for number, line, each in built if each and installed(line)), None):
+        yield build_finding(*found)
     named = [(number, each) for number, line in logical_lines(text) for each in installed(line)]
-    several = any(each.rule == "extra-index" for each in problems)
+    several = index.several or any(each.rule == "extra-index" for each in problems)
     yield from index.findings(_requirement_pins(named, ""), several=several)
 
 

@@ -81,6 +81,8 @@ class PackageIndex:
         Directory of the mirror; None if there is none.
     own
         Patterns of the site's own names, such as ``acme-*`` or ``@acme/*``.
+    several
+        Whether variables or settings name several indexes for every file.
 
     Attributes
     ----------
@@ -91,8 +93,14 @@ class PackageIndex:
     """
 
     def __init__(
-        self, root: Path | None = None, own: Sequence[str] = (), *, now: float | None = None
+        self,
+        root: Path | None = None,
+        own: Sequence[str] = (),
+        *,
+        several: bool = False,
+        now: float | None = None,
     ) -> None:
+        self.several = several
         self._root, self._now = root, time.time() if now is None else now
         self._own = tuple(normal_package(each) for each in own[:_MOST_PATTERNS])
         self._missing: list[str] = []
@@ -108,9 +116,9 @@ class PackageIndex:
         own = environment.get(OWN, "").replace(",", " ").split()
         return cls(Path(named) if named else None, own)
 
-    def unused(self) -> "PackageIndex":
+    def unused(self, *, several: bool = False) -> "PackageIndex":
         """Return one that has answered nothing yet, for another target."""
-        return PackageIndex(self._root, self._own, now=self._now)
+        return PackageIndex(self._root, self._own, several=several, now=self._now)
 
     @property
     def state(self) -> str:
