@@ -272,13 +272,13 @@ class SlowRank(LossRule):
         return tuple(trace for trace in context.scored if shares[trace.device] >= least)
 
     def _most_wait(self, context: AdviceContext, working: Sequence[Trace], lost: float) -> bool:
-        """Return whether less than half of the GPUs worked, and more than half waited, half as long as any."""
+        """Return whether fewer than half of the GPUs worked, and more than half waited."""
         waited = [trace for trace in context.scored if self.percent_lost(trace) >= _OFTEN * lost]
         return 2 * len(working) < len(context.scored) < 2 * len(waited)
 
     def _ahead(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples in which this GPU works while another loses to imbalance."""
-        # Equal work scatters by several percent: a smaller bound would make working GPUs look like waiting ones.
+        # Equal work scatters by several percent: with a smaller bound, working GPUs look like waiting ones.
         own = ~at_least(trace.losses["imbalance"]) & at_least(trace.levels.engine, 0.5)
         return own & np.isin(context.slots(trace), context.imbalanced_slots)
 
