@@ -181,8 +181,8 @@ def test_a_narrow_window_keeps_the_panel_readable(lab: LabPage, screenshot: Scre
     lab.page.set_viewport_size({"width": 1400, "height": 900})
 
 
-def test_the_verdict_on_the_image_is_in_panel_job_page_and_operators_page(
-    lab: LabPage, hub: HubProcess, new_page: Callable[[], Page], image: Path | None, screenshot: Screenshot
+def test_the_verdict_on_the_image_is_in_panel_and_job_page(
+    lab: LabPage, image: Path | None, screenshot: Screenshot
 ) -> None:
     if image is None:
         pytest.skip("There is no image.")
@@ -203,20 +203,56 @@ def test_the_verdict_on_the_image_is_in_panel_job_page_and_operators_page(
     lab.choose_theme("JupyterLab Light")
     lab.page.locator(".jp-Gipfel-job").get_by_role("tab", name="Overview").click()
     expect(lab.page.locator(".jp-Gipfel-job .jp-Gipfel-security")).to_contain_text("1 critical")
+
+
+#: What a recorder and a gate write in a run folder; tests/cluster lets them write it.
+_TRAFFIC = """\
+import json, os
+from gipfel_extension.telemetry.events import report_to_job
+report_to_job(os.environ, "network_rate", "The job reached 40 new destinations within a minute.", "test")
+row = dict(node="n", name="paste.example", protocol="tcp", reason="not in the list", address="", port=443,
+           count=3, sent=0, received=0, first_ns=1, last_ns=2, allowed=False)
+os.makedirs(os.environ["GIPFEL_RUN"] + "/gate", mode=0o700, exist_ok=True)
+with open(os.environ["GIPFEL_RUN"] + "/gate/n-1.jsonl", "w") as file:
+    file.write(json.dumps(row) + "\\n")
+print("written")
+"""
+
+
+def test_the_operators_page_shows_vulnerabilities_and_traffic_and_ends_the_network_of_gates(
+    lab: LabPage, hub: HubProcess, new_page: Callable[[], Page], image: Path | None, screenshot: Screenshot
+) -> None:
+    if image is None:
+        pytest.skip("There is no image.")
+    with hub.user(_USER).kernel() as kernel:
+        done = kernel.run(_TRAFFIC)
+    assert "written" in done.text, done
     hub.user("root")
     operator = HubPages(new_page(), hub.url)
     try:
         operator.login("root", hub.password)
-        for scheme, width in (("light", 1400), ("dark", 320)):
+        for scheme, width in (("light", 1400), ("dark", 1400), ("light", 320), ("dark", 320)):
             operator.page.emulate_media(color_scheme=scheme)
             operator.page.set_viewport_size({"width": width, "height": 900})
             operator.page.goto(f"{hub.url}/hub/gipfel/servers")
             row = operator.page.locator(".gipfel-servers tbody tr", has_text=_USER)
             expect(row).to_contain_text("▲ 1 critical")
             expect(row).to_contain_text("1 excepted")
+            expect(row).to_contain_text("▲ network over the limit")
+            expect(row).to_contain_text("gate open, 3 refused")
             # Numbers and known words alone.
-            assert not any(word in operator.page.content() for word in (image.name, "CVE-", "bash"))
+            words = (image.name, "CVE-", "bash", "paste.example")
+            assert not any(word in operator.page.content() for word in words)
+            assert operator.page.evaluate(
+                "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+            )
+            row.scroll_into_view_if_needed()
             screenshot(operator.page, f"12-security-operators-{scheme}-{width}")
+        row.locator("summary").click()
+        row.get_by_role("button", name="End the network of its gates").click()
+        row = operator.page.locator(".gipfel-servers tbody tr", has_text=_USER)
+        expect(row).to_contain_text("gate closed, 3 refused")
+        screenshot(operator.page, "12-security-operators-ended")
     finally:
         operator.page.close()
 
