@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from gipfel_extension.cli.main import gipfel as group
 
 
 @pytest.fixture
@@ -41,6 +44,18 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=30)
     assert done.stdout.rstrip().endswith("0 []")
     assert "gipfel submit in.ipynb out.ipynb" in done.stdout
+
+
+def test_every_command_is_found_by_its_own_name() -> None:
+    with click.Context(group) as context:
+        names = group.list_commands(context)
+        assert len(names) > 40
+        for name in names:
+            command = group.get_command(context, name)
+            assert command is not None
+            assert command.name == name
+            assert command.short_help or command.hidden
+        assert group.get_command(context, "nothing") is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,10 +43,10 @@ def settled(path: Path) -> Path:
 def scans(monkeypatch) -> list[Path]:
     """The targets that are really scanned from now on."""
     seen = []
-    real = targets._scan
+    real = targets._scanned
     monkeypatch.setattr(
         targets,
-        "_scan",
+        "_scanned",
         lambda target, *rest, **more: seen.append(target) or real(target, *rest, **more),
     )
     return seen
@@ -149,3 +150,18 @@ def test_the_command_keeps_results_unless_told_not_to(tmp_path, image, monkeypat
     main(["scan", str(image), "--no-cache"])
     assert len(seen) == 2
     assert json.loads(capsys.readouterr().out.splitlines()[0])["digests"]
+
+
+def test_a_kept_result_is_printed_without_the_readers_of_formats(image, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("GIPFEL_ADVISORIES", raising=False)
+    assert main(["scan", str(image)]) == 2
+    program = (
+        f"import sys; from gipfel_extension.cli import main; print(main(['scan', {str(image)!r}]));"
+        "print(sorted(each for each in sys.modules if each.startswith('gipfel_extension')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    *_, status, loaded = done.stdout.splitlines()
+    assert (status, "gate.scan.targets" in loaded) == ("2", True)
+    readers = ("gate.scan.one_target", "gate.contents.scan", "gate.models.pickles", "gate.index_listing")
+    assert not any(f"gipfel_extension.{each}'" in loaded for each in (*readers, "cli.launch"))

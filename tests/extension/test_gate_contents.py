@@ -16,7 +16,8 @@ import pytest
 
 from gipfel_extension.cli import main
 from gipfel_extension.gate.contents.entries import Unreadable, squashfs_entries, squashfs_files
-from gipfel_extension.gate.contents.scan import ContentScan, last_day, support_finding, unknown_support
+from gipfel_extension.gate.contents.scan import ContentScan
+from gipfel_extension.gate.contents.support import last_day, support_finding, unknown_support
 from gipfel_extension.gate.scan.targets import read_exceptions
 
 sys.path.insert(0, str(Path(__file__).parent))

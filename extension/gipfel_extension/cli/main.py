@@ -3,37 +3,120 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
-from .account import doctor, quota, runtime
-from .completion import completion, print_completions
-from .connections import communication, net, topology
-from .data import data
-from .environments import edf, kernel
-from .findings import compare, diagnose, rules
-from .image import image
-from .io import io
-from .launch import flight_recorder, launch
-from .looks import memory, stacks, trace
-from .metrics import catalogue, metrics
-from .publish import notify, track
-from .record import record
-from .report import export, open_run, report
-from .runs import run_alias, runs
-from .scan import model, scan
-from .score import score
-from .service import service
-from .service_access import render
+from .completion import print_completions
 from .terminal import examples, report_line
-from .training import checkpoints, plan
-from .vet import vet
-from .workloads import logs, ps, rerun, stop, submit
 
 _INTERRUPTED = 130
+#: The variables of each module that hold commands.
+_MODULES = {
+    "account": (
+        "doctor",
+        "quota",
+        "runtime",
+    ),
+    "completion": ("completion",),
+    "connections": (
+        "communication",
+        "net",
+        "topology",
+    ),
+    "data": ("data",),
+    "environments": (
+        "edf",
+        "kernel",
+    ),
+    "findings": (
+        "compare",
+        "diagnose",
+        "rules",
+    ),
+    "image": ("image",),
+    "io": ("io",),
+    "launch": (
+        "flight_recorder",
+        "launch",
+    ),
+    "looks": (
+        "memory",
+        "stacks",
+        "trace",
+    ),
+    "metrics": (
+        "catalogue",
+        "metrics",
+    ),
+    "publish": (
+        "notify",
+        "track",
+    ),
+    "record": ("record",),
+    "report": (
+        "export",
+        "open_run",
+        "report",
+    ),
+    "runs": (
+        "run_alias",
+        "runs",
+    ),
+    "scan": (
+        "model",
+        "scan",
+    ),
+    "score": ("score",),
+    "service": ("service",),
+    "training": (
+        "checkpoints",
+        "plan",
+    ),
+    "vet": ("vet",),
+    "workloads": (
+        "logs",
+        "ps",
+        "rerun",
+        "stop",
+        "submit",
+    ),
+}
+#: Commands whose names are not those of their variables.
+_NAMES = {"open_run": "open", "run_alias": "run"}
+_PLACES = {
+    _NAMES.get(variable, variable.replace("_", "-")): (module, variable)
+    for module, variables in _MODULES.items()
+    for variable in variables
+}
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is needed: all of them take longer to import than many run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return sorted(_PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _PLACES and cmd_name not in self.commands:
+            module, variable = _PLACES[cmd_name]
+            command: click.Command = getattr(import_module(f".{module}", __package__), variable)
+            _set_short_help(command)
+            self.add_command(command)
+        return super().get_command(ctx, cmd_name)
+
+
+def _set_short_help(command: click.Command) -> None:
+    """Set a command's short help to the full first sentence, which click would otherwise truncate."""
+    if command.help and not command.short_help:
+        text = " ".join(command.help.partition("\n\n")[0].split())
+        command.short_help = text.partition(". ")[0].rstrip(".")
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        _set_short_help(each)
 
 
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "gipfel doctor                            check machine, cluster, account and environment",
@@ -68,64 +151,6 @@ _INTERRUPTED = 130
 @click.version_option(package_name="gipfel", message="gipfel %(version)s")
 def gipfel() -> None:
     """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
-
-
-gipfel.add_command(catalogue)
-gipfel.add_command(checkpoints)
-gipfel.add_command(communication)
-gipfel.add_command(compare)
-gipfel.add_command(completion)
-gipfel.add_command(data)
-gipfel.add_command(diagnose)
-gipfel.add_command(doctor)
-gipfel.add_command(edf)
-gipfel.add_command(export)
-gipfel.add_command(flight_recorder)
-gipfel.add_command(image)
-gipfel.add_command(io)
-gipfel.add_command(kernel)
-gipfel.add_command(launch)
-gipfel.add_command(logs)
-gipfel.add_command(memory)
-gipfel.add_command(metrics)
-gipfel.add_command(net)
-gipfel.add_command(notify)
-gipfel.add_command(open_run)
-gipfel.add_command(plan)
-gipfel.add_command(ps)
-gipfel.add_command(quota)
-gipfel.add_command(record)
-gipfel.add_command(report)
-gipfel.add_command(rerun)
-gipfel.add_command(rules)
-gipfel.add_command(run_alias)
-gipfel.add_command(runs)
-gipfel.add_command(runtime)
-gipfel.add_command(scan)
-gipfel.add_command(model)
-gipfel.add_command(score)
-gipfel.add_command(service)
-gipfel.add_command(stacks)
-gipfel.add_command(stop)
-gipfel.add_command(submit)
-gipfel.add_command(topology)
-gipfel.add_command(trace)
-gipfel.add_command(track)
-gipfel.add_command(vet)
-service.add_command(render)
-
-
-def _set_short_help(group: click.Group) -> None:
-    """Set each command's short help to the full first sentence, which click would otherwise truncate."""
-    for command in group.commands.values():
-        if command.help and not command.short_help:
-            text = " ".join(command.help.partition("\n\n")[0].split())
-            command.short_help = text.partition(". ")[0].rstrip(".")
-        if isinstance(command, click.Group):
-            _set_short_help(command)
-
-
-_set_short_help(gipfel)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import click
 
 from gipfel_cluster.process.fork import allow_forks
 
-from .service_access import connect, how_to_connect, service_error, service_folder, share, token, url
+from .service_access import connect, how_to_connect, render, service_error, service_folder, share, token, url
 from .terminal import examples, report_checked, report_line
 from .workloads import logs, ps, stop
 
@@ -294,5 +294,5 @@ def _wait_until_running(name: str) -> str:
         time.sleep(_PAUSE_S if is_soon else _QUEUED_PAUSE_S)
 
 
-for _each in (url, token, connect, share):
+for _each in (url, token, connect, share, render):
     service.add_command(_each)

@@ -19,6 +19,7 @@ __all__ = [
     "Severity",
     "Verdict",
     "Vulnerability",
+    "shown",
     "worst",
 ]
 
@@ -168,3 +169,8 @@ class Judgement:
         name = one_line(member)[:200]
         findings = (each.model_copy(update={"message": f"{name}: {each.message}"}) for each in self.findings)
         return replace(self, findings=tuple(findings))
+
+
+def shown(path: str) -> str:
+    """Return a path for display, with escapes for bytes that JSON and terminals can't hold."""
+    return path.encode(errors="surrogateescape").decode(errors="replace")

@@ -7,7 +7,6 @@ is called clean.
 """
 
 import hashlib
-import json
 import os
 import re
 import time
@@ -15,23 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
-
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING
 
 from gipfel_cluster.model import one_line
 
 from ..telemetry.files import read_regular
 from .model import Finding
+
+if TYPE_CHECKING:
+    from .index_listing import Listing
 
 INDEX, OWN = "GIPFEL_PACKAGE_INDEX", "GIPFEL_OWN_PACKAGES"
 _FILES = ("index.v1_json", "index.json", "index.html")
@@ -61,15 +53,6 @@ class Pin:
     line: int = 0
     source: str = ""
     ecosystem: str = "PyPI"
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """The answer of an index about one package; `withdrawn` has the reason of each yanked release."""
-
-    releases: frozenset[Version]
-    withdrawn: Mapping[Version, str]
-    status: str = ""
 
 
 class PackageIndex:
@@ -107,7 +90,7 @@ class PackageIndex:
         self._newest_s = 0.0
         self._asked = self._asked_own = False
         self._broken: list[str] = []
-        self._listings: dict[str, _Listing | None] = {}
+        self._listings: dict[str, Listing | None] = {}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "PackageIndex":
@@ -206,21 +189,17 @@ class PackageIndex:
             fix = "Write another package, and treat machines that had it as taken over."
             yield Finding(rule="quarantined", severity="critical", message=message, fix=fix)
             return
-        try:
-            version = Version(pin.version)
-        except InvalidVersion:
-            listing = None
-        if listing is None or version not in listing.releases:
+        release = listing.release(pin.version) if listing else None
+        if listing is None or release is None:
             self._missing.append(f"{pin.name[:60]} {pin.version[:40]}")
-        elif version in listing.withdrawn:
-            reason = listing.withdrawn[version]
+        elif (reason := listing.withdrawn.get(release)) is not None:
             why = f": {reason}" if reason else ""
             message = f"{_line(pin)}{pin.name} {pin.version} was withdrawn (yanked){why}."
-            better = _better(version, listing)
+            better = listing.better(release)
             fix = f"Write {pin.name}=={better}, and lock again." if better else "Write another package."
             yield Finding(rule="yanked", severity="medium", message=message, fix=fix)
 
-    def _listing(self, pin: Pin) -> _Listing | None:
+    def _listing(self, pin: Pin) -> "Listing | None":
         """Return the mirror's listing of a package; None where there is none, or it can't be read."""
         name = normal_package(pin.name)
         if self._root is None or pin.ecosystem != "PyPI" or not re.fullmatch(r"[a-z0-9-]+", name):
@@ -229,14 +208,17 @@ class PackageIndex:
             self._listings[name] = self._read(name)
         return self._listings[name]
 
-    def _read(self, name: str) -> _Listing | None:
+    def _read(self, name: str) -> "Listing | None":
+        # Only where there is a mirror: the parsers of versions and HTML take a while to import.
+        from .index_listing import parse_listing  # noqa: PLC0415
+
         for place in _PLACES:
             for file in _FILES:
                 path = Path(self._root or "", place, name, file)
                 try:
                     content = read_regular(path, _MAX_BYTES, follow=True)
                     self._newest_s = max(self._newest_s, *map(_mtime, (path, path.parents[1], *_marks(path))))
-                    return _parse_html(content) if file == "index.html" else _parse_json(content)
+                    return parse_listing(content, html=file == "index.html")
                 except FileNotFoundError:
                     continue
                 except (OSError, ValueError, RecursionError, TypeError, AttributeError) as error:
@@ -268,74 +250,6 @@ def _mtime(path: Path) -> float:
         return os.stat(path).st_mtime  # noqa: PTH116 - a missing one is usual
     except OSError:
         return 0.0
-
-
-def _better(version: Version, listing: _Listing) -> Version | None:
-    """Return the release to take instead: the newest of the same major version, else the newest."""
-    left = [each for each in listing.releases - listing.withdrawn.keys() if not each.is_prerelease]
-    return max(left, key=lambda each: (each.major == version.major, each), default=None)
-
-
-def _listing_of(files: Iterable[tuple[str, str | None]], status: str = "") -> _Listing:
-    """Return the listing of file names, each with the reason why it was withdrawn; None where it was not."""
-    reasons: dict[Version, list[str | None]] = {}
-    for name, reason in files:
-        if (version := _version_of(name)) is not None:
-            reasons.setdefault(version, []).append(reason)
-    withdrawn = {
-        version: next((each for each in found if each), "")[:200]
-        for version, found in reasons.items()
-        if None not in found
-    }
-    return _Listing(frozenset(reasons), {key: one_line(each) for key, each in withdrawn.items()}, status)
-
-
-def _version_of(file: str) -> Version | None:
-    try:
-        return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
-        # Eggs, installers and signatures, which pip does not take.
-        return None
-
-
-def _parse_json(content: bytes) -> _Listing:
-    document: Any = json.loads(content)
-    files = document["files"] if isinstance(document, dict) and "files" in document else None
-    if not isinstance(files, list):
-        raise ValueError("it lists no files")  # noqa: TRY004 - it is about a file's content
-    status = document.get("project-status")
-    pairs = ((str(each["filename"]), _reason(each.get("yanked", False))) for each in files)
-    return _listing_of(pairs, str(status.get("status", "")) if isinstance(status, dict) else "")
-
-
-def _reason(yanked: object) -> str | None:
-    return None if yanked in (False, None) else yanked if isinstance(yanked, str) else ""
-
-
-class _Links(HTMLParser):
-    """The links of a page of a simple index, with the reason of each withdrawn one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: list[tuple[str, str | None]] = []
-        self.ended = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if tag == "a" and (target := found.get("href")):
-            name = unquote(target.partition("#")[0].rpartition("/")[2])
-            self.files.append((name, (found["data-yanked"] or "") if "data-yanked" in found else None))
-
-    def handle_endtag(self, tag: str) -> None:
-        self.ended |= tag == "html"
-
-
-def _parse_html(content: bytes) -> _Listing:
-    page = _Links()
-    page.feed(content.decode(errors="replace"))
-    if not page.ended:
-        raise ValueError("it is cut off")
-    return _listing_of(page.files)
 
 
 def name_findings(pins: Iterable[Pin]) -> Iterator[Finding]:

@@ -1,21 +1,22 @@
 """Results of scanned files, kept by what changes with a file's content.
 
-An entry belongs to a file (its device, inode, size, modification and change time), to Gipfel's version and
-to the code of this package, so that a new rule scans again. Results that could not be judged are not kept.
+An entry belongs to a file (its device, inode, size, modification and change time) and to the code of this
+package, so that a new rule scans again. Results that could not be judged are not kept.
 """
 
+import functools
 import hashlib
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
+from gipfel_cluster import installs
 from gipfel_cluster.image_digest import cached_digest, keep_digest
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, write_atomically
@@ -146,11 +147,10 @@ def _digest_of(packages: Sequence[Package]) -> str:
     return f"packages {hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()}"
 
 
+@functools.cache
 def _code() -> str:
-    """Return what changes with the rules: the version, and sizes and times of the modules."""
-    with suppress(PackageNotFoundError):
-        modules = sorted(Path(__file__).parents[1].rglob("*.py"))
-        times = ((each.stat().st_size, each.stat().st_mtime_ns) for each in modules)
-        digest = hashlib.sha256(repr(list(times)).encode()).hexdigest()
-        return f"{version('gipfel')} {digest[:16]}"
-    return ""
+    """Return what changes with the rules: the content of the modules that have them."""
+    digest = hashlib.sha256()
+    for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), Path(installs.__file__)):
+        digest.update(read_regular(path, _MAX_ENTRY_BYTES, follow=True))
+    return digest.hexdigest()[:32]
