@@ -16,6 +16,7 @@ from lab_page import LabPage, traces
 from lab_server import LabServer
 from playwright.sync_api import Page, expect
 from test_checkpoint_cost import course, run_with
+from test_hub_pages import serious_findings
 from topology_trees import collected, gh200
 
 from gipfel_cluster.egress.log import GateLog
@@ -264,6 +265,41 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     expect(other.locator("#gipfel-job [data-unit='gpu'][data-state='chosen']")).to_have_count(1)
     expect(other.locator("#gipfel-job input[name='roles']")).to_have_value("pp=1 & dp=0")
     other.close()
+
+
+_TABS = (
+    "Overview", "Ranks", "Topology", "Communication", "Network", "Checkpoints", "Security", "Metrics", "Events",
+)  # fmt: skip
+
+
+def test_no_tab_has_serious_findings_and_the_panel_covers_none_in_a_narrow_window(
+    server: LabServer, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
+) -> None:
+    lab = LabPage(new_page())
+    lab.page.goto(f"{server.url}&gipfel-job={quote('tab=overview&run=made-1')}")
+    job = lab.page.locator("#gipfel-job")
+    expect(job.locator(".heatmaplayer image").first).to_be_visible()
+    lab.open_panel()
+    # Each narrowing took more of the page, which a reload kept.
+    for width in (700, 1400, 700):
+        lab.page.set_viewport_size({"width": width, "height": 900})
+        lab.page.wait_for_timeout(1000)
+        lab.page.reload()
+        expect(job).to_be_visible()
+        expect(lab.panel).to_be_visible()
+        lab.page.wait_for_function("document.querySelector('#gipfel-job').clientWidth >= 200")
+    lab.page.set_viewport_size({"width": 1400, "height": 900})
+    for theme, width in (("Light", 1400), ("Dark", 320)):
+        lab.choose_theme(f"JupyterLab {theme}")
+        lab.page.set_viewport_size({"width": width, "height": 900})
+        for tab in _TABS:
+            job.get_by_role("tab", name=tab).click()
+            expect(job.get_by_role("tab", selected=True)).to_contain_text(tab)
+            lab.page.wait_for_timeout(1000)
+            assert serious_findings(lab.page, "#gipfel-job") == [], (theme, width, tab)
+        screenshot(lab.page, f"97-job-{theme.lower()}-{width}")
+    assert not lab.errors
+    lab.page.close()
 
 
 def test_stacks_of_a_selected_rank_cost_first_and_are_linked_when_done(

@@ -13,6 +13,7 @@ from lab_page import LabPage
 from lab_server import LabServer
 from playwright.sync_api import Locator, Page, expect
 from sleep_kind import SleepKind, install_sleep_kind
+from test_hub_pages import serious_findings
 
 from gipfel_cluster.workloads.directory import STOP
 from gipfel_extension.data.stage.model import StageSpec
@@ -94,10 +95,12 @@ def test_the_tour_of_a_first_visit_ends_at_the_notebook_to_start_with(
         lab.wait_until_ready()
         tour = lab.panel.get_by_role("region", name="Tour")
         expect(tour).to_contain_text("1 of 5", timeout=_LIMIT_MS)
+        assert serious_findings(lab.page, ".jp-Launcher") == []
         for name in ("Saturation", "Workloads", "Vetting"):
             tour.get_by_role("button", name="Next").press("Enter")
             expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text(name)
             expect(tour).to_contain_text(name)
+            assert serious_findings(lab.page, "#gipfel-panel") == [], name
         screenshot(lab.page, "84-tour-light")
         tour.get_by_role("button", name="Next").click()
         tour.get_by_role("button", name="Start here").click()

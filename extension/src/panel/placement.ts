@@ -1,5 +1,6 @@
 import type { ILabShell, JupyterFrontEnd } from '@jupyterlab/application';
 import type { IStateDB } from '@jupyterlab/statedb';
+import type { Widget } from '@lumino/widgets';
 
 import { CommandIDs } from '../common/commands';
 import type { GipfelPanel } from './panel';
@@ -29,12 +30,15 @@ export async function showAtFirstVisit(app: JupyterFrontEnd, state: IStateDB | n
  */
 export async function keepRoom(app: JupyterFrontEnd, shell: ILabShell, panel: GipfelPanel): Promise<void> {
   await app.restored;
+  // The class of all that Gipfel adds to the main area.
+  const isOwn = (widget: Widget | null): boolean => widget?.node.className.includes('jp-Gipfel') === true;
   const fit = (): void => {
     if (window.innerWidth < NO_SIDEBAR_PX) {
       const wasOpen = panel.isVisible;
       shell.collapseLeft();
       shell.collapseRight();
-      if (wasOpen) {
+      // Else the panel would cover the job page that the user reads.
+      if (wasOpen && !isOwn(shell.currentWidget)) {
         void app.commands.execute(CommandIDs.openWide);
       }
     } else if (window.innerWidth < ONE_SIDEBAR_PX && panel.isVisible) {
@@ -43,8 +47,7 @@ export async function keepRoom(app: JupyterFrontEnd, shell: ILabShell, panel: Gi
   };
   panel.shown.connect(fit);
   shell.currentChanged.connect((_, { newValue }) => {
-    // The class of all that Gipfel adds to the main area.
-    if (newValue?.node.className.includes('jp-Gipfel') === true && window.innerWidth < NO_SIDEBAR_PX) {
+    if (isOwn(newValue) && window.innerWidth < NO_SIDEBAR_PX) {
       fit();
     }
   });
