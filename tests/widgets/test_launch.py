@@ -24,7 +24,7 @@ from gipfel_extension.training.launches.logs import (
 from gipfel_extension.training.record import LaunchState, read_state, write_state
 from gipfel_widgets.launch_form import LaunchForm
 from gipfel_widgets.launch_options import equivalent, json_value, launch_command, parse_arguments, parse_line
-from gipfel_widgets.launch_static import launch_html, launch_text, launches
+from gipfel_widgets.launch_static import launch_html, launch_text, launches, progress_texts
 from gipfel_widgets.launch_widget import LaunchWidget
 
 #: Texts with a meaning for a shell, IPython, a template or a page.
@@ -44,6 +44,11 @@ def test_the_cell_has_the_terminals_options_and_gives_what_the_terminal_gives() 
     notebook = parse_line("--notebook a.ipynb -p lr 0.1 --no-wait")
     assert notebook is not None
     assert (notebook.spec.kind, notebook.spec.parameters, notebook.wait) == ("notebook", {"lr": 0.1}, False)
+
+
+@pytest.mark.parametrize(("rate", "text"), [(1.0, "1 step/s"), (0.5, "0.5 steps/s"), (12.0, "12 steps/s")])
+def test_a_pace_is_said_in_the_singular_too(rate: float, text: str) -> None:
+    assert progress_texts({"training_curve": {"steps_per_s": rate}}) == [text]
 
 
 def test_values_stay_what_they_are() -> None:

@@ -75,7 +75,8 @@ def progress_texts(document: dict[str, Any]) -> list[str]:
     if curve.get("rate") is not None:
         found.append(f"{number_text(curve['rate'])} {curve['rate_name'].removesuffix('_per_s')}/s")
     if curve.get("steps_per_s"):
-        found.append(f"{number_text(curve['steps_per_s'])} steps/s")
+        rate = number_text(curve["steps_per_s"])
+        found.append(f"{rate} {'step' if rate == '1' else 'steps'}/s")
     if curve.get("losses"):
         found.append(f"loss {number_text(curve['losses'][-1][1], digits=4)}")
     if document.get("score") is not None:

@@ -117,7 +117,7 @@ def _end(run: "Run") -> str:
 _COLUMNS: "tuple[tuple[str, bool, Callable[[Run], str]], ...]" = (
     ("RUN", False, lambda run: run.name),
     ("NAME", False, _name),
-    ("KIND", False, lambda run: run.kind[:10]),
+    ("KIND", False, lambda run: run.kind[:12]),
     ("CHANGED", False, _changed),
     ("SIZE", True, lambda run: size_text(run.bytes)),
     ("SCORE", True, lambda run: "" if run.score is None else f"{run.score:.0f}"),

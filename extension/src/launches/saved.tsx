@@ -18,6 +18,11 @@ export class SavedLaunch extends ReactWidget {
   ) {
     super();
     this.addClass('jp-Gipfel-savedLaunch');
+    const [launch] = model.items ?? [];
+    if (launch !== undefined) {
+      // What the ranks printed is the output of the cell.
+      model.openLog(launch.id);
+    }
     document.addEventListener('visibilitychange', this._onVisibility);
   }
 

@@ -13,14 +13,18 @@ export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:status-bar',
   description: 'Shows in the status bar how busy the GPUs are.',
   autoStart: true,
-  requires: [IGipfelPanel, IStatusBar],
-  optional: [ITranslator],
+  requires: [IGipfelPanel],
+  // Jupyter Notebook has no status bar.
+  optional: [IStatusBar, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     _: IGipfelPanel,
-    statusBar: IStatusBar,
+    statusBar: IStatusBar | null,
     translator: ITranslator | null
   ) => {
+    if (statusBar === null) {
+      return;
+    }
     const trans = (translator ?? nullTranslator).load('gipfel');
     const model = new ActivityModel(serverChanges(app.serviceManager.serverSettings));
     const item = new ActivityItem(model, trans, () => {

@@ -53,6 +53,7 @@ describe('the texts of a launch', () => {
       training_curve: { rate: null, rate_name: '', steps_per_s }
     });
     expect(progressText(pace(648.3), undefined, ENGLISH)).toBe('648 steps/s');
+    expect(progressText(pace(1), undefined, ENGLISH)).toBe('1 step/s');
     expect(progressText(pace(0.01234), undefined, ENGLISH)).toBe('0.0123 steps/s');
   });
 

@@ -73,11 +73,11 @@ def decide(report: VettingReport, action: Action, min_nodes: int | None) -> Deci
         return Decision(status=1, outcome="The run was not completed, so no node is vetted.")
     if report.vetted and good >= required:
         return Decision(status=0, outcome=f"All {total} nodes passed." if total > 1 else "The node passed.")
+    verb = "is" if required == 1 else "are"
+    too_few = f"{good} of {total} nodes are vetted, {required} {verb} required."
     if action in {Action.REPORT, Action.ABORT}:
         suffix = " The run was aborted." if action is Action.ABORT else ""
-        return Decision(
-            status=1, outcome=f"{good} of {total} nodes are vetted, {required} are required.{suffix}"
-        )
+        return Decision(status=1, outcome=f"{too_few}{suffix}")
     enough = good >= max(1, required)
     if enough:
         options = shlex.join((f"--nodes={good}", f"--nodelist={fold_hostlist(report.good_nodes)}"))
@@ -85,7 +85,6 @@ def decide(report: VettingReport, action: Action, min_nodes: int | None) -> Deci
             status=0,
             outcome=f"{good} of {total} nodes remain. Start the next step with: srun {options}",
         )
-    too_few = f"{good} of {total} nodes are vetted, {required} are required."
     if action is Action.SHRINK:
         hint = "" if min_nodes is not None else " Set --min-nodes if fewer are enough."
         return Decision(status=1, outcome=f"{too_few}{hint}")

@@ -55,7 +55,8 @@ export function progressText(
   if (curve.rate !== null) {
     found.push(`${formatNumber(curve.rate)} ${curve.rate_name.replace(/_per_s$/, '')}/s`);
   } else if (curve.steps_per_s !== null) {
-    found.push(trans.__('%1 steps/s', formatNumber(curve.steps_per_s, 3)));
+    const rate = formatNumber(curve.steps_per_s, 3);
+    found.push(rate === '1' ? trans.__('1 step/s') : trans.__('%1 steps/s', rate));
   }
   const loss = details?.losses.at(-1);
   if (loss !== undefined) {
