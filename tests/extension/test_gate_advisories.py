@@ -245,6 +245,17 @@ def half_written(path: Path, how: str) -> None:
     elif how == "record is cut off":
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("A.json", json.dumps(RECORD)[:-30])
+    elif how == "front is missing":
+        path.write_bytes(whole[60:])
+    elif how == "lies about sizes":
+        listed = whole.index(b"PK\x01\x02") + 20
+        path.write_bytes(whole[:listed] + b"\xf0\xff\xff\xff" * 2 + whole[listed + 8 :])
+    elif how == "damaged compressed record":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("A.json", json.dumps(RECORD))
+        packed = bytearray(path.read_bytes())
+        packed[60] ^= 1
+        path.write_bytes(packed)
     elif how == "a pipe":
         path.unlink()
         os.mkfifo(path)
@@ -259,7 +270,7 @@ def half_written(path: Path, how: str) -> None:
     "how",
     [
         *("cut off", "zeros", "damaged record", "no records", "record is cut off", "a pipe", "being written"),
-        "a directory",
+        *("a directory", "front is missing", "lies about sizes", "damaged compressed record"),
     ],
 )
 def test_a_half_written_mirror_is_never_clean(how, tmp_path, capsys):

@@ -5,6 +5,7 @@ in parallel. It writes the targets of links as they are, so that a target with l
 definitions; a listing in which each line has the form of an entry shows that there are none.
 """
 
+import functools
 import io
 import json
 import lzma
@@ -91,6 +92,7 @@ def _entry(matched: re.Match[bytes]) -> Entry:
     return Entry(name.decode(errors="surrogateescape"), kind | _bits(matched[2]), int(matched[3] or 0))
 
 
+@functools.cache
 def _bits(text: bytes) -> int:
     bits = 0
     for place, letter in enumerate(text.decode()):

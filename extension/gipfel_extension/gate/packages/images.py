@@ -148,22 +148,21 @@ def image_text(path: Path) -> str:
 
 
 #: Kind of a file by its path without a leading slash; the first that matches counts.
-_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("os-release", r"(etc|usr/lib)/os-release"),
-        ("dpkg", r"var/lib/dpkg/(status|status\.d/[^/]+)"),
-        ("dpkg-files", r"var/lib/dpkg/info/[^/]+\.list"),
-        ("apk", r"(usr/)?lib/apk/db/installed"),
-        ("rpm", r"(var/lib/rpm|usr/lib/sysimage/rpm)/rpmdb\.sqlite"),
-        ("rpm-old", r"(var/lib/rpm|usr/lib/sysimage/rpm)/Packages(\.db)?"),
-        ("python", r"(.+/)?[^/]+\.(dist-info/METADATA|egg-info/PKG-INFO|egg-info)"),
-        ("conda", r"(.+/)?conda-meta/[^/]+\.json"),
-        ("npm-lock", r"(?!.*node_modules/)(.+/)?package-lock\.json"),
-        ("npm", r"(.+/)?node_modules/(@[^/]+/)?[^/]+/package\.json"),
-        ("go", r"(usr/local/bin|usr/local/go/bin|(root/|home/[^/]+/)?go/bin|opt/[^/]+/bin|app)/[^/.]+"),
-    )
+_KINDS = (
+    ("os-release", r"(?:etc|usr/lib)/os-release"),
+    ("dpkg", r"var/lib/dpkg/(?:status|status\.d/[^/]+)"),
+    ("dpkg-files", r"var/lib/dpkg/info/[^/]+\.list"),
+    ("apk", r"(?:usr/)?lib/apk/db/installed"),
+    ("rpm", r"(?:var/lib/rpm|usr/lib/sysimage/rpm)/rpmdb\.sqlite"),
+    ("rpm-old", r"(?:var/lib/rpm|usr/lib/sysimage/rpm)/Packages(?:\.db)?"),
+    ("python", r"(?:.+/)?[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info)"),
+    ("conda", r"(?:.+/)?conda-meta/[^/]+\.json"),
+    ("npm-lock", r"(?!.*node_modules/)(?:.+/)?package-lock\.json"),
+    ("npm", r"(?:.+/)?node_modules/(?:@[^/]+/)?[^/]+/package\.json"),
+    ("go", r"(?:usr/local/bin|usr/local/go/bin|(?:root/|home/[^/]+/)?go/bin|opt/[^/]+/bin|app)/[^/.]+"),
 )
+#: One pattern, since an image has a hundred thousand files; the number of a group is that of its kind.
+_ANY_KIND = re.compile("|".join(f"({pattern})" for _, pattern in _KINDS))
 #: Kinds of files that have all packages of a distribution.
 DATABASES = frozenset(("dpkg", "apk", "rpm"))
 MAX_FILES = 50_000
@@ -174,7 +173,8 @@ _OSV_NAMES = {"debian": "Debian", "alpine": "Alpine", "rocky": "Rocky Linux", "a
 
 def kind_of(path: str) -> str:
     """Return what a file says about packages; empty for most files."""
-    return next((kind for kind, pattern in _KINDS if pattern.fullmatch(path)), "")
+    found = _ANY_KIND.fullmatch(path)
+    return _KINDS[found.lastindex - 1][0] if found and found.lastindex else ""
 
 
 def distribution(os_release: Mapping[str, str]) -> str:
