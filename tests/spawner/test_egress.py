@@ -16,10 +16,11 @@ import pytest
 
 from gipfel_cluster.edf import Edf
 from gipfel_cluster.edf.gate import ALLOW, MODE, Gate, Gates, gates_of, parse_host
+from gipfel_cluster.egress import inside_ranges
 from gipfel_cluster.egress.__main__ import refused_destination
 from gipfel_cluster.egress.log import GateLog
 from gipfel_cluster.egress.names import OK, REFUSED, answer, parse_question
-from gipfel_cluster.egress.proxy import Proxy
+from gipfel_cluster.egress.proxy import Proxy, RefusedError, search_domains
 from gipfel_cluster.egress.start import VARIABLES, applied_gates, close_gates, gate_invocation
 from gipfel_cluster.engines import Invocation
 from gipfel_cluster.model import GipfelError
@@ -87,7 +88,12 @@ def _log(run: Path) -> dict[tuple[str, int, str, bool], dict[str, object]]:
         ("db.site:5432", "db.site", 443, False),
         ("10.0.0.1", "10.0.0.1", 80, True),
         ("10.0.0.1", "::ffff:10.0.0.1", 80, True),
-        ("*.1", "10.0.0.1", 80, False),
+        ("*.hf.co", "0x0a000001", 443, False),
+        ("example.org", "2130706433", 443, False),
+        ("[::ffff:10.0.0.1]:80", "10.0.0.1", 80, True),
+        ("[::ffff:a00:1]", "[::FFFF:10.0.0.1]", 443, True),
+        ("127.0.0.1", "::1", 80, False),
+        ("xn--bcher-kva.example", "XN--bcher-kva.example.", 443, True),
         ("[2001:db8::1]:8080", "2001:0db8::1", 8080, True),
     ],
 )
@@ -95,7 +101,51 @@ def test_an_entry_allows_its_host_and_ports_alone(entry: str, name: str, port: i
     assert _gates(entry).allows(name, port) is allowed
 
 
-@pytest.mark.parametrize("entry", ["https://example.org", "a b", "host:0", "host:99999", "1.2.3", "[x]", ""])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *(
+            "https://example.org",
+            "a b",
+            "host:0",
+            "host:99999",
+            "1.2.3",
+            "[x]",
+            "",
+            "example..org",
+            "a.example..",
+        ),
+        # What resolvers take for an address, in decimal, hexadecimal and octal.
+        *(
+            "2130706433",
+            "0x7f000001",
+            "0x7f.1",
+            "10.0.0.0x1",
+            "010.0.0.1",
+            "0x.",
+            "*.1",
+            "1.2.3.4.",
+            "a.example.1",
+        ),
+        *(
+            "bücher.example",
+            "\u212aernel.example",
+            "\uff45xample.org",
+            "example。org",
+            "example.org\u200b",
+            "٣.example",
+        ),
+        *(
+            ".".join(["a" * 60] * 5),
+            f"{'a' * 64}.example",
+            "*",
+            "*.",
+            "a.*.example",
+            "fe80::1",
+            "[fe80::1%eth0]",
+        ),
+    ],
+)
 def test_what_is_not_a_host_is_refused(entry: str) -> None:
     with pytest.raises(ValueError, match=r"host|port"):
         parse_host(entry)
@@ -317,6 +367,55 @@ def test_a_request_reaches_the_host_that_it_names_and_not_another(server: int) -
     with listener:
         request = f"GET http://127.0.0.1:{server}/ HTTP/1.1\r\nHost: other.example\r\n\r\n"
         assert _ask(port, request.encode()).endswith(f"\r\n\r\n127.0.0.1:{server}".encode())
+
+
+@pytest.mark.parametrize(
+    ("entry", "address", "reason"),
+    [
+        ("*.below.example", "10.1.2.3", "an address of the cluster"),
+        ("*.below.example", "::ffff:192.168.0.1", "an address of the cluster"),
+        ("*.below.example", "fd00::1", "an address of the cluster"),
+        ("*.below.example", "169.254.169.254", "an address of this machine"),
+        ("a.below.example", "0.0.0.0", "an address of this machine"),
+        ("a.below.example", "::ffff:127.0.0.1", "an address of this machine"),
+        ("a.below.example", "::", "an address of this machine"),
+        ("*.below.example", "", "it has no address"),
+    ],
+)
+def test_a_name_does_not_open_this_machine_or_the_cluster(entry: str, address: str, reason: str) -> None:
+    log = GateLog(None, "n1")
+    listener, port = _serve(Proxy(_gates(entry), log, lambda *_: [address] if address else []))
+    with listener:
+        said = _ask(port, b"CONNECT a.below.example:443 HTTP/1.1\r\n\r\n").decode()
+    assert "403" in said.splitlines()[0]
+    assert reason in said
+
+
+def test_a_name_that_is_listed_or_the_sites_may_be_in_the_cluster(tmp_path: Path) -> None:
+    resolv = tmp_path / "resolv.conf"
+    resolv.write_text("# search none.example\nnameserver 192.0.2.1\nsearch Below.example. other.example\n")
+    assert search_domains(resolv) == ("below.example", "other.example")
+    assert search_domains(tmp_path / "missing") == ()
+    log = GateLog(None, "n1")
+    inside = inside_ranges({"GIPFEL_NETWORK_INSIDE": "192.0.2.0/24"})
+    for entry, further, allowed in (
+        ("a.below.example", {}, True),
+        ("*.below.example", {"domains": search_domains(resolv)}, True),
+        ("*.below.example", {"domains": ("example.below.example", "low.example")}, False),
+        ("*.below.example", {"inside": inside}, True),
+    ):
+        proxy = Proxy(_gates(entry), log, lambda *_: ["10.1.2.3"], **further)
+        if allowed:
+            assert proxy._public("a.below.example", ["10.1.2.3"]) == ["10.1.2.3"]
+        else:
+            with pytest.raises(RefusedError):
+                proxy._public("a.below.example", ["10.1.2.3"])
+
+
+def test_wrong_ranges_of_the_cluster_keep_a_gate_from_being_made() -> None:
+    made = Invocation(argv=("true",), environment={"GIPFEL_NETWORK_INSIDE": "10.0.0.1/8"})
+    with pytest.raises(GipfelError, match="GIPFEL_NETWORK_INSIDE is not a list"):
+        gate_invocation(made, _gates("a.example"), run="", node="n1", python=sys.executable)
 
 
 def test_names_are_answered_and_hostile_questions_are_not() -> None:

@@ -3,12 +3,11 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from gipfel_cluster.egress import Ranges, inside_ranges
 
 from .sockets import Address, Socket
 
-#: Ranges that are taken to be inside of a cluster: those of private networks and of links.
-PRIVATE_RANGES = "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 169.254.0.0/16 fc00::/7 fe80::/10"
 _MINUTE_NS = 60 * 10**9
 _MOST_FLOWS = 2000
 #: Events about single destinations or ports; further ones are counted by the rate alone.
@@ -48,9 +47,7 @@ class Limits:
 
     new_destinations: int = 30
     sent_bytes: float = 10e9
-    inside: tuple[IPv4Network | IPv6Network, ...] = field(
-        default_factory=lambda: tuple(map(ip_network, PRIVATE_RANGES.split()))
-    )
+    inside: Ranges = field(default_factory=lambda: inside_ranges({}))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Limits":
@@ -63,10 +60,9 @@ class Limits:
         """
         new = int(environment.get("GIPFEL_NETWORK_NEW_PER_MINUTE", "") or 30)
         sent = float(environment.get("GIPFEL_NETWORK_GB", "") or 10) * 1e9
-        inside = environment.get("GIPFEL_NETWORK_INSIDE", "") or PRIVATE_RANGES
         if new < 1 or not 0 < sent < float("inf"):
             raise ValueError("the limits of network traffic must be greater than 0")
-        return cls(new, sent, tuple(map(ip_network, inside.replace(",", " ").split())))
+        return cls(new, sent, inside_ranges(environment))
 
     def is_inside(self, address: Address) -> bool:
         """Return whether an address is the cluster's."""

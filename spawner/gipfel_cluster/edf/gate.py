@@ -29,7 +29,10 @@ WEB_PORTS = (80, 443)
 Mode = Literal["refuse", "warn"]
 
 _MAX_HOSTS = 200
+_MAX_NAME = 253
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_-]{1,63}){0,30}\.?")
+#: The last label of a name that resolvers take for an IPv4 address. Source: WHATWG URL, "ends in a number".
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ENTRY = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -90,6 +93,11 @@ class Gates(Frozen):
             for gate in self.gates
         )
 
+    def lists(self, name: str) -> bool:
+        """Return whether an entry is a name itself, and not a wildcard above it."""
+        name = normal_name(name)
+        return any(each.name == name for gate in self.gates for each in gate.hosts)
+
     @property
     def ports(self) -> tuple[int, ...]:
         """Return the ports of all entries, at most 64: those that programs without a proxy can use."""
@@ -109,6 +117,9 @@ def parse_host(entry: str) -> AllowedHost:
     ValueError
         It is not a name or address, with or without a port.
     """
+    if not entry.isascii():
+        # Also a letter such as the Kelvin sign, which is an ASCII letter in lower case.
+        raise ValueError(f"{entry[:80]!r} is not a host in ASCII: write the form that begins with xn--")
     found = _ENTRY.fullmatch(entry.strip().lower())
     if not found:
         raise ValueError(f"{entry[:80]!r} is not a host: write a name or an address, and :PORT if needed")
@@ -119,10 +130,12 @@ def parse_host(entry: str) -> AllowedHost:
         ports = (int(found["port"]),)
     name = found["six"] or found["name"]
     try:
-        return AllowedHost(name=str(ip_address(name)), ports=ports)
+        return AllowedHost(name=normal_name(str(ip_address(name))), ports=ports)
     except ValueError:
-        if found["six"] or not _HOST.fullmatch(name) or re.fullmatch(r"[0-9.]+", name):
+        if found["six"] or not _HOST.fullmatch(name) or len(normal_name(name)) > _MAX_NAME:
             raise ValueError(f"{entry[:80]!r} is not a host: leave out scheme and path") from None
+    if _NUMBER.fullmatch(normal_name(name).rpartition(".")[2]):
+        raise ValueError(f"{entry[:80]!r} is not a host: write an address as 10.1.2.3 or [2001:db8::1]")
     return AllowedHost(name=normal_name(name), ports=ports)
 
 

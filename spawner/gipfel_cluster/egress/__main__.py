@@ -150,13 +150,15 @@ def refused_destination(packet: bytes) -> tuple[str, str, int] | None:
 def _serve(plan: dict[str, Any], channel: socket.socket, program: int) -> None:
     """Serve the gate from outside until the program has ended."""
     from ..edf.gate import Gates  # noqa: PLC0415
+    from . import inside_ranges  # noqa: PLC0415
     from .log import GateLog, read_closed  # noqa: PLC0415 - the process that becomes the program needs none
-    from .proxy import Proxy  # noqa: PLC0415
+    from .proxy import Proxy, search_domains  # noqa: PLC0415
 
     folder = Path(plan["folder"]) if plan["folder"] else None
     log = GateLog(folder, str(plan["node"]))
     log.open()
-    proxy = Proxy(Gates.model_validate(plan["gates"]), log)
+    gates = Gates.model_validate(plan["gates"])
+    proxy = Proxy(gates, log, inside=inside_ranges(os.environ), domains=search_domains())
     _, handles, _, _ = socket.recv_fds(channel, 1, 128)
     sockets = [socket.socket(fileno=each) for each in handles]
     packets, names, http = sockets[:3]

@@ -16,8 +16,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 
 from ..edf.gate import Gates, is_address, normal_name
+from ..regular_files import read_regular
+from . import Ranges, inside_ranges
 from .log import Destination, GateLog
 from .names import FAILED, MALFORMED, OK, REFUSED, TYPE_AAAA, UNKNOWN, answer, parse_question
 
@@ -53,11 +56,40 @@ def resolve_outside(name: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-class Proxy:
-    """Decides on each connection and relays the allowed ones, each in a thread of its own."""
+def search_domains(path: Path = Path("/etc/resolv.conf")) -> tuple[str, ...]:
+    """Return the domains that the resolver of this machine searches, which are the site's own."""
+    try:
+        lines = read_regular(path, _HEAD_BYTES, follow=True).decode(errors="replace").lower().splitlines()
+    except OSError:
+        return ()
+    words = (line.split() for line in lines)
+    listed = (line[1:] for line in words if line[:1] in (["search"], ["domain"]))
+    return tuple(each.strip(".") for line in listed for each in line)
 
-    def __init__(self, gates: Gates, log: GateLog, resolve: Resolve = resolve_outside) -> None:
+
+class Proxy:
+    """Decides on each connection and relays the allowed ones, each in a thread of its own.
+
+    Parameters
+    ----------
+    inside
+        The cluster's address ranges, which a name below a wildcard must not open.
+    domains
+        The site's own domains, whose names may.
+    """
+
+    def __init__(
+        self,
+        gates: Gates,
+        log: GateLog,
+        resolve: Resolve = resolve_outside,
+        *,
+        inside: Ranges | None = None,
+        domains: tuple[str, ...] = (),
+    ) -> None:
         self._gates, self._log, self._resolve = gates, log, resolve
+        self._inside = inside_ranges({}) if inside is None else inside
+        self._domains = tuple(f".{each}" for each in domains if each)
         self._closed = ""
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -166,17 +198,26 @@ class Proxy:
     def _addresses(self, target: str, port: int) -> list[str]:
         return [normal_name(target)] if is_address(normal_name(target)) else self._resolve(target, port)
 
-    @staticmethod
-    def _public(name: str, addresses: Iterable[str]) -> list[str]:
-        """Return the addresses that a name may have: a foreign name server must not open this machine."""
-        found = []
+    def _public(self, name: str, addresses: Iterable[str]) -> list[str]:
+        """Return the addresses that a name may have.
+
+        A foreign name server must not open this machine, nor the cluster for names that strangers may make.
+        """
+        found, reason = [], "it has no address"
+        chosen = self._gates.lists(name) or name.endswith(self._domains)
         for each in map(normal_name, addresses):
             address = ip_address(each.partition("%")[0])
             own = address.is_loopback or address.is_link_local or address.is_unspecified
-            if is_address(name) or not (own or address.is_multicast):
+            if is_address(name):
+                found.append(each)
+            elif own or address.is_multicast:
+                reason = "its name is an address of this machine"
+            elif not chosen and any(address in each for each in self._inside):
+                reason = "its name is an address of the cluster, and only a wildcard allows it"
+            else:
                 found.append(each)
         if not found:
-            raise RefusedError("its name is an address of this machine")
+            raise RefusedError(reason)
         return found
 
     def _answer(self, data: bytes, reply: Callable[[bytes], None]) -> None:

@@ -9,6 +9,7 @@ from ..edf.model import Edf
 from ..engines.protocol import ContainerRequest, Invocation
 from ..model import GipfelError, one_line
 from ..runs import write_atomically
+from . import INSIDE, inside_ranges
 from .log import CLOSED, DIRECTORY, OUTSIDE, GateLog
 
 #: Carries the plan of a gate as JSON to `__main__`.
@@ -110,7 +111,19 @@ def gate_invocation(
         The run folder, or another directory in which ``gate/`` is made.
     python
         A Python of the host with Gipfel's packages, as a path or as the first words of an argv.
+
+    Raises
+    ------
+    GipfelError
+        The site's list of the cluster's address ranges is not one.
     """
+    try:
+        inside_ranges(invocation.environment)
+    except ValueError as error:
+        raise GipfelError(
+            f"The gate can't be made: {INSIDE} is not a list of address ranges: {error}.",
+            "Write ranges such as 10.0.0.0/8, separated by spaces.",
+        ) from error
     words = (python,) if isinstance(python, str) else tuple(python)
     plan = json.dumps(
         {
