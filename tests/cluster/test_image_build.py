@@ -146,6 +146,34 @@ def test_a_job_of_its_own_that_is_ended_leaves_nothing(
     )
 
 
+def test_a_build_that_is_stopped_in_the_queue_never_starts(
+    gipfel: Gipfel, home: Path, cluster: OneMachine
+) -> None:
+    nodes = ["scontrol", "update", "nodename=node[01-02]"]
+    cluster.call([*nodes, "state=drain", "reason=test"])
+    try:
+        words = ("image", "build", "context", "-o", "queued.sqsh", "--new-job", "--no-cache", "--detach")
+        started = gipfel(*words)
+        identifier = started.stdout.strip()
+        assert started.returncode == 0, started.stderr
+        assert _state_of(gipfel, identifier) == "queued"
+        assert gipfel("stop", f"build:{identifier}").returncode == 0
+        again = gipfel("stop", f"build:{identifier}")
+        assert "Traceback" not in again.stderr
+        assert _state_of(gipfel, identifier) == "stopped"
+        assert cluster.call(["squeue", "--noheader", "--name=gipfel-image-queued"]).strip() == ""
+        # As a job does that started in the moment in which it was stopped.
+        listed = json.loads(gipfel("ps", "--all", "--kind", "build", "--json").stdout)
+        (folder,) = [each["folder"] for each in listed if each["id"] == identifier]
+        late = gipfel("image", "build", "--continue", folder)
+        assert late.returncode == 1
+        assert "The build was stopped" in late.stderr
+    finally:
+        cluster.call([*nodes, "state=resume"])
+    assert not list(home.glob("queued*"))
+    assert _state_of(gipfel, identifier) == "stopped"
+
+
 def _state_of(gipfel: Gipfel, identifier: str) -> str:
     listed = json.loads(gipfel("ps", "--all", "--kind", "build", "--json").stdout)
     return next(str(each["state"]) for each in listed if each["id"] == identifier)
