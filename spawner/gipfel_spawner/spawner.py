@@ -249,8 +249,10 @@ class EDFSpawner(SpawnerTraits):
         """Return None while the job runs, waits or is unknown; else its exit status, 0 if that is unknown."""
         if not self.job_id and (self._starting or not await self.submission.find()):
             return None if self._starting or self.submission.mark else 0
-        if self.ready:
+        if self.job_id and not self._awaits_server:
+            # Also while a restarted hub checks its servers: a later poll may find that the job has ended.
             self.follower.watch_end()
+        if self.ready:
             self.successor.end_left()
         watcher = self.placement.watcher
         status = watcher.status(self.job_id)

@@ -167,8 +167,9 @@ class HubProcess:
         return servers
 
     def last_words(self, lines: int = 15) -> str:
-        """The end of the hub's log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        """Return the end of the hub's log, without requests that the proxy could not pass on."""
+        said = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([each for each in said if "[ConfigProxy]" not in each][-lines:])
 
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:

@@ -1,5 +1,6 @@
 """Services in place of a notebook server: which a user can start, their preparation, and restarts."""
 
+import asyncio
 import time
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,7 +9,7 @@ from jupyterhub import orm
 from jupyterhub.utils import url_escape_path, url_path_join
 from pydantic import Field, StrictInt
 from sqlalchemy.orm import object_session
-from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from gipfel_cluster.job.hub import PreparedService, ServiceOffer, ServiceOffers, ServiceOrder
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
@@ -38,7 +39,7 @@ _MAX_NAME = 30
 _MAX_SHARE_S = 30 * 86400
 #: So often a service is started again within an hour: one that always fails must not fill the queue.
 _MAX_RESTARTS, _RESTARTS_S = 3, 3600.0
-_START_S = 60.0
+_START_S, _PAUSE_S = 60.0, 1.0
 
 
 async def service_offers(commands: UserCommands) -> ServiceOffers:
@@ -169,16 +170,24 @@ class ServiceRestarts:
             expires_in=int(_START_S),
         )
         url = f"{api_url.rstrip('/')}/users/{url_escape_path(self._user.name)}/servers/{name}"
-        try:
-            await AsyncHTTPClient().fetch(
-                url,
-                method="POST",
-                body="{}",
-                headers={"Authorization": f"token {token}"},
-                request_timeout=_START_S,
-            )
-        except (HTTPClientError, OSError) as error:
-            raise GipfelError(f"The service {name} can't be started again: {error}.") from error
+        request = HTTPRequest(
+            url,
+            method="POST",
+            body="{}",
+            headers={"Authorization": f"token {token}"},
+            request_timeout=_START_S,
+        )
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                await AsyncHTTPClient().fetch(request)
+            except (HTTPClientError, OSError) as error:
+                # The hub checks its servers before it answers.
+                if not isinstance(error, ConnectionRefusedError) or time.monotonic() > deadline:
+                    raise GipfelError(f"The service {name} can't be started again: {error}.") from error
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
 
 
 class ServiceShare(Frozen):

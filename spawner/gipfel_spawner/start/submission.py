@@ -340,18 +340,28 @@ class StartFollower:
     def _on_end(self) -> None:
         # JupyterHub would notice the end only at its next poll.
         self._notifying = asyncio.ensure_future(self._notify_end(self._spawner.job_id))
+        self._notifying.add_done_callback(self._log_failure)
+
+    def _log_failure(self, task: asyncio.Future[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._spawner.log.error("The end of a job can't be followed up.", exc_info=error)
 
     async def _notify_end(self, job_id: str) -> None:
         spawner = self._spawner
-        while spawner.job_id == job_id and spawner.pending in {"spawn", "check"}:  # noqa: ASYNC110 - the hub's own flag
+        # A hub that finds at its start that a job has ended forgets all this with the server.
+        while_down, keep_up = spawner.pending == "check", self.keep_up
+        status = self._placement.watcher.status(job_id)
+        waits_for = {"spawn", "check", "stop"} if while_down else {"spawn", "check"}
+        while spawner.pending in waits_for and spawner.job_id in {job_id, ""}:  # noqa: ASYNC110 - the hub's own flag
             await asyncio.sleep(POLL_SECONDS)
         if spawner.job_id == job_id and spawner.ready:
-            status = self._placement.watcher.status(job_id)
             self.last_end = await self._explain_end(status, None)
-            keep_up = self.keep_up
             await spawner.poll_and_notify()
-            if keep_up:
-                await self._start_again(status)
+        elif not while_down or spawner.job_id or not status.state:
+            # A job that the scheduler has forgotten may have come to an orderly end.
+            return
+        if keep_up:
+            await self._start_again(status)
 
     async def _start_again(self, status: JobStatus) -> None:
         """Start a service again, now that the hub has forgotten its ended job."""
