@@ -70,8 +70,14 @@ def test_the_report_is_a_page_of_an_origin_of_its_own(server, own):
         ("notes", "POST"),
         ("compare?run=a&run=b", "GET"),
         ("remove", "POST"),
-        ("x-1/report", "GET"),
     ],
 )
 def test_each_route_needs_the_token(server, path, method):
     assert server.call(f"gipfel/runs/{path}", method, Authorization="")[0] in {302, 403}
+
+
+def test_who_opens_the_link_to_a_report_without_a_login_is_asked_for_one(server, own):
+    with urllib.request.urlopen(f"{server.url}gipfel/runs/{own}/report", timeout=120) as answer:
+        assert "/login?next=" in answer.url
+        assert own in answer.url
+        assert b"Plain utilization" not in answer.read()

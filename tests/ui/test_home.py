@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 from hub_pages import HubPages
-from hub_process import HubProcess
+from hub_process import HubProcess, proxy_folder
+from many_nodes import record_node
 from playwright.sync_api import Page, expect
+
+from gipfel_extension.cli.report import report_link
 
 pytestmark = pytest.mark.browser
 
 _USER = "irma"
+_CONFIG = Path(__file__).resolve().parents[2] / "jupyterhub_config.py"
+#: A site that lets one user see another's servers.
+_WITH_A_COLLEAGUE = f"""load_subconfig({str(_CONFIG)!r})
+role = {{"name": "colleague", "users": ["otto"], "scopes": ["access:servers!user=irma"]}}
+c.JupyterHub.load_roles = [*c.JupyterHub.load_roles, role]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +120,37 @@ def test_the_home_fits_a_narrow_window_in_the_dark(
 
 def test_the_pages_threw_nothing(pages: HubPages) -> None:
     assert not [each for each in pages.errors if "/hub/" in each.partition(": ")[0]]
+
+
+def test_a_colleague_with_rights_opens_the_link_to_a_run_and_others_do_not(
+    own_state: Path, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
+) -> None:
+    telemetry = own_state / "users" / _USER / ".gipfel/runs/made-1/telemetry"
+    telemetry.mkdir(parents=True)
+    record_node(telemetry, 60)
+    config = own_state / "colleague.py"
+    config.write_text(_WITH_A_COLLEAGUE)
+    environment = {"GIPFEL_SCHEDULER": "local", "GIPFEL_CLUSTER": "workstation"}
+    with HubProcess(own_state, environment, proxy=proxy_folder(), config=config) as hub:
+        hub.user(_USER)
+        owner = HubPages(new_page(), hub.url)
+        owner.login(_USER, hub.password)
+        owner.fill()
+        owner.start()
+        owner.wait_for_lab()
+        link = report_link(f"{hub.url}/user/{_USER}", "made-1")
+        for name, text in (("otto", "Score"), ("eve", "403")):
+            hub.user(name)
+            other = HubPages(new_page(), hub.url)
+            other.login(name, hub.password)
+            other.page.goto(link)
+            # JupyterHub asks whether another user's server may know who opens it.
+            confirm = other.page.get_by_role("button", name="Authorize")
+            heading = other.page.get_by_role("heading", name=text)
+            expect(confirm.or_(heading).first).to_be_visible()
+            if confirm.count():
+                confirm.click()
+            expect(heading.first).to_be_visible()
+            screenshot(other.page, f"31-run-link-{name}")
+            other.page.close()
+        owner.page.close()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+from jupyter_server.base.handlers import JupyterHandler
 from pydantic import Field, ValidationError
 from tornado import web
 
@@ -127,6 +128,10 @@ class RunReportRouteHandler(GipfelRouteHandler):
     def content_security_policy(self) -> str:
         """Set the headers that give the page its own origin."""
         return _POLICY
+
+    def get_login_url(self) -> str:
+        """Return the login page: a colleague who opens the link may not have been on this server before."""
+        return str(JupyterHandler.get_login_url(self))
 
     @route
     async def get(self, name: str) -> None:
