@@ -54,8 +54,16 @@ class GipfelError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Return a text in which a space replaces white space, line breaks and control characters."""
-    return " ".join(BREAKS.sub(" ", text).split())
+    """Return a text in which a space replaces white space, line breaks and control characters.
+
+    A question mark replaces half of a surrogate pair, which no output can carry.
+    """
+    return printable(" ".join(BREAKS.sub(" ", text).split()))
+
+
+def printable(text: str) -> str:
+    """Return a text in which a question mark replaces each surrogate."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def pluralize(number: int, noun: str) -> str:

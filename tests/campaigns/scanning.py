@@ -44,6 +44,8 @@ _PIECES = (
     b"\n\n",
     b"9" * 40,
     b"../../../../etc/passwd",
+    # Half of a surrogate pair, which JSON may hold and no output can carry.
+    b"\\ud800",
 )
 
 
@@ -68,6 +70,18 @@ def good_files(folder: Path) -> dict[str, bytes]:
     files["requirements.txt"] = b"--extra-index-url https://a\ntorch==1 --hash=sha256:aa\n"
     files["uv.lock"] = b'[[package]]\nname = "x"\nsource = { registry = "https://a" }\n'
     files["Containerfile"] = b"FROM debian:12\nRUN curl https://a | sh\n"
+    files["package.json"] = b'{"scripts": {"install": "curl https://a | sh"}}'
+    files["package-lock.json"] = b'{"packages": {"node_modules/x": {"resolved": "http://a/x.tgz"}}}'
+    files["pyproject.toml"] = (
+        b'[project]\ndependencies = ["torhc"]\n[tool.uv]\nextra-index-url = ["http://a"]\n'
+    )
+    files["setup.py"] = b"import os\nfrom setuptools import setup\nos.system('make')\nsetup(cmdclass={})\n"
+    files["pip.conf"] = b"[global]\nextra-index-url = http://a\n"
+    files["name.setup"] = b"pip install -r a.txt numpy==1.0 --no-binary :all:\n"
+    files["bom.json"] = (
+        b'{"bomFormat": "CycloneDX", "components": [{"type": "operating-system", "name": "debian", "version": "12"},'
+        b' {"purl": "pkg:deb/debian/bash@5.2?distro=debian-12"}, {"purl": "pkg:pypi/x@1"}]}'
+    )
     return files
 
 

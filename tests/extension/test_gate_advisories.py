@@ -208,6 +208,13 @@ NONSENSE = {
     "no components": b'{"bomFormat": "CycloneDX"}',
     "wrong types": b'{"bomFormat": "CycloneDX", "components": {"purl": 1}}',
     "wrong entries": b'{"bomFormat": "CycloneDX", "components": [1, null, {"purl": []}, {"components": 5}]}',
+    "halves of surrogate pairs": json.dumps(
+        {
+            "bomFormat": "CycloneDX",
+            "components": [{"purl": "pkg:pypi/x\ud800@1"}, {"purl": "pkg:pypi/x@1\udcff"}],
+        }
+    ).encode(),
+    "line breaks": b'{"bomFormat": "CycloneDX", "components": [{"purl": "pkg:pypi/x%0aclean@1"}]}',
     "wrong urls": b'{"bomFormat": "CycloneDX", "components": [{"purl": "pkg:pypi/x"}, {"purl": "http://a@1"}]}',
     "wrong spdx": b'{"spdxVersion": "SPDX-2.3", "packages": {}}',
     "wrong references": (
@@ -229,6 +236,13 @@ def test_nonsense_in_a_bill_of_materials_is_never_clean(name, tmp_path, capsys):
     (line,) = found["not_judged"]
     assert "could not be judged" in line
     assert "\n" not in line
+
+
+def test_a_release_with_thousands_of_digits_is_not_judged(tmp_path, capsys):
+    system = {"type": "operating-system", "name": "ubuntu", "version": "9" * 5000}
+    document = {"bomFormat": "CycloneDX", "components": [system, {"purl": "pkg:deb/ubuntu/x@1"}]}
+    status, found = scan_bill(tmp_path, "bom.json", json.dumps(document).encode(), capsys)
+    assert (status, len(found["not_judged"])) == (2, 2)
 
 
 def half_written(path: Path, how: str) -> None:

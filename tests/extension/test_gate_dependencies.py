@@ -241,6 +241,22 @@ def test_unpinned(line, found):
         assert unpinned(line) == found
 
 
+def test_halves_of_surrogate_pairs_in_json_are_printed(tmp_path, capsys):
+    half = "\ud800"
+    files = {
+        "package-lock.json": {"packages": {f"node_modules/x{half}": {"resolved": f"http://a/{half}"}}},
+        "package.json": {"scripts": {"install": f"curl {half} | sh"}},
+        "config.json": {"auto_map": {"AutoModel": f"evil{half}.X"}},
+    }
+    for name, document in files.items():
+        (tmp_path / name).write_text(json.dumps(document))
+        assert main(["scan", "--no-cache", str(tmp_path / name), "--json"]) == 1
+        (item,) = json.loads(capsys.readouterr().out)["items"]
+        assert item["findings"][0]["message"]
+        assert main(["scan", "--no-cache", str(tmp_path / name)]) == 1
+        capsys.readouterr().out.encode()
+
+
 def test_typing_errors_of_well_known_names():
     meant = {
         "torhc": "torch",

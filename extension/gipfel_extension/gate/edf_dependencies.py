@@ -144,7 +144,7 @@ def _settings(edf: Edf, home: str) -> Iterator[_File]:
     yield from (file for file in _mounted(edf) if file.kind in _SETTING_NAMES)
     for place in _SETTINGS if edf.mounts else ():
         if edf.image and (path := _on_host(place, edf, home)):
-            yield _File(path, path.name)
+            yield _File(path, Path(place).name)
 
 
 def _mounted(edf: Edf) -> Iterator[_File]:

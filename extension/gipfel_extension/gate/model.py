@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pydantic import field_validator
+
 from gipfel_cluster.image_verdict import Excepted
-from gipfel_cluster.model import Frozen, one_line
+from gipfel_cluster.model import Frozen, one_line, printable
 
 __all__ = [
     "SEVERITIES",
@@ -31,7 +33,16 @@ SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high", "critical")
 VERDICTS: tuple[Verdict, ...] = ("plain", "needs code", "not understood", "malicious")
 
 
-class Finding(Frozen):
+class _Foreign(Frozen):
+    """Values that are read from foreign files: JSON may hold halves of surrogate pairs."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _printable(cls, value: object) -> object:
+        return printable(value) if isinstance(value, str) else value
+
+
+class Finding(_Foreign):
     """One reason for a verdict, and what to do."""
 
     rule: str
@@ -40,7 +51,7 @@ class Finding(Frozen):
     fix: str = ""
 
 
-class Item(Frozen):
+class Item(_Foreign):
     """A scanned file; ``path`` names members of an archive as ``outer!member``."""
 
     path: str
@@ -48,7 +59,7 @@ class Item(Frozen):
     findings: tuple[Finding, ...] = ()
 
 
-class Package(Frozen):
+class Package(_Foreign):
     """An installed package.
 
     ``ecosystem`` is the one of OSV, such as ``Debian:12`` or ``PyPI``; empty where OSV has none.
@@ -75,7 +86,7 @@ class Package(Frozen):
         return self.source_version or self.version
 
 
-class Vulnerability(Frozen):
+class Vulnerability(_Foreign):
     """An advisory that applies to a package; ``fixed`` is empty if no fixed version is known."""
 
     id: str

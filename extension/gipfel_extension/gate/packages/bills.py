@@ -30,6 +30,7 @@ _DISTRIBUTIONS = {
     "almalinux": "AlmaLinux",
 }
 _DISTRIBUTION_TYPES = ("deb", "apk", "rpm")
+_PRINTABLE = re.compile(r"[!-~]+")
 
 
 class Bill(NamedTuple):
@@ -161,6 +162,9 @@ def _package(listed: _Listed, path: str) -> Package | None:
     if not (listed.url.startswith("pkg:") and slash and at and name and version):
         return None
     kind, name, version = kind.lower(), unquote(name), unquote(version)
+    if not _PRINTABLE.fullmatch(name + version):
+        # No index has such a package, so that it would pass for one without advisories.
+        return None
     query = {key: values[0] for key, values in parse_qs(qualifiers).items()}
     if kind not in _DISTRIBUTION_TYPES:
         name = re.sub(r"[-_.]+", "-", name).lower() if kind == "pypi" else name
@@ -180,7 +184,7 @@ def _package(listed: _Listed, path: str) -> Package | None:
 def _ecosystem(vendor: str, distribution: str) -> str:
     """Return OSV's ecosystem of a distribution such as ``debian-12``; empty if OSV has none."""
     family = _DISTRIBUTIONS.get(vendor, "")
-    release = re.search(r"\d+(?:\.\d+)*", distribution)
+    release = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}", distribution)
     if not family or release is None:
         return ""
     numbers = release[0].split(".")
