@@ -79,8 +79,8 @@ def good_files(folder: Path) -> dict[str, bytes]:
     files["pip.conf"] = b"[global]\nextra-index-url = http://a\n"
     files["name.setup"] = b"pip install -r a.txt numpy==1.0 --no-binary :all:\n"
     files["bom.json"] = (
-        b'{"bomFormat": "CycloneDX", "components": [{"type": "operating-system", "name": "debian", "version": "12"},'
-        b' {"purl": "pkg:deb/debian/bash@5.2?distro=debian-12"}, {"purl": "pkg:pypi/x@1"}]}'
+        b'{"bomFormat": "CycloneDX", "components": ['
+        b'{"type": "operating-system", "name": "debian", "version": "12"}, {"purl": "pkg:deb/debian/bash@5.2?distro=debian-12"}, {"purl": "pkg:pypi/x@1"}]}'
     )
     return files
 
