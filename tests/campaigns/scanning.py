@@ -4,6 +4,7 @@ Each draw damages a real file (a model, a package database, an image, a file of 
 changed, cut, repeated, or replaced by NULs and invalid UTF-8; then it goes through the code that users run.
 """
 
+import json
 import random
 import resource
 import shutil
@@ -78,10 +79,9 @@ def good_files(folder: Path) -> dict[str, bytes]:
     files["setup.py"] = b"import os\nfrom setuptools import setup\nos.system('make')\nsetup(cmdclass={})\n"
     files["pip.conf"] = b"[global]\nextra-index-url = http://a\n"
     files["name.setup"] = b"pip install -r a.txt numpy==1.0 --no-binary :all:\n"
-    files["bom.json"] = (
-        b'{"bomFormat": "CycloneDX", "components": ['
-        b'{"type": "operating-system", "name": "debian", "version": "12"}, {"purl": "pkg:deb/debian/bash@5.2?distro=debian-12"}, {"purl": "pkg:pypi/x@1"}]}'
-    )
+    system = {"type": "operating-system", "name": "debian", "version": "12"}
+    listed = [system, {"purl": "pkg:deb/debian/bash@5.2?distro=debian-12"}, {"purl": "pkg:pypi/x@1"}]
+    files["bom.json"] = json.dumps({"bomFormat": "CycloneDX", "components": listed}).encode()
     return files
 
 
