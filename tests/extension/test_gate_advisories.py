@@ -192,6 +192,17 @@ def test_our_own_bill_names_the_source_packages(tmp_path, capsys):
     assert ([each["id"] for each in found["vulnerabilities"]], found["not_judged"]) == (["D"], [])
 
 
+def test_only_a_listed_package_of_a_distribution_owns_another(tmp_path, capsys):
+    claim = {"purl": PURL, "properties": [{"name": "gipfel:owner", "value": "python3-x"}]}
+    for listed, wanted in (
+        ([], ["A"]),
+        ([{"purl": "pkg:deb/debian/python3-x@1?distro=debian-12&upstream=x"}], []),
+    ):
+        document = {"bomFormat": "CycloneDX", "components": [claim, *listed]}
+        _, found = scan_bill(tmp_path, "bom.json", json.dumps(document).encode(), capsys)
+        assert [each["id"] for each in found["vulnerabilities"]] == wanted
+
+
 DEB = (
     '{"bomFormat": "CycloneDX", "components": [{"purl": "pkg:deb/debian/libssl3@3.0.9-1?distro=debian-12"}]}'
 )

@@ -30,6 +30,7 @@ _DISTRIBUTIONS = {
     "almalinux": "AlmaLinux",
 }
 _DISTRIBUTION_TYPES = ("deb", "apk", "rpm")
+_DISTRIBUTION_URLS = tuple(f"pkg:{each}/" for each in _DISTRIBUTION_TYPES)
 _PRINTABLE = re.compile(r"[!-~]+")
 
 
@@ -67,15 +68,17 @@ def _unreadable(path: Path, reason: str) -> Bill:
 def _bill(path: Path, listed: "Iterator[_Listed | None]") -> Bill:
     """Return the packages of entries, None for one that could not be read."""
     packages: dict[Package, None] = {}
+    installed: set[str] = set()
     unread, count, has_sources, needs_sources = 0, 0, False, False
     for each in listed:
         count += 1
         if count > _MAX_COMPONENTS:
             return _unreadable(path, f"it lists more than {_MAX_COMPONENTS} packages")
         package = _package(each, str(path)) if each else None
-        if package is None:
+        if each is None or package is None:
             unread += 1
             continue
+        installed |= {package.name} if each.url.lower().startswith(_DISTRIBUTION_URLS) else set()
         packages.setdefault(package)
         needs_sources |= package.ecosystem.startswith(("Debian", "Ubuntu", "Alpine"))
         has_sources |= bool(package.source)
@@ -90,7 +93,9 @@ def _bill(path: Path, listed: "Iterator[_Listed | None]") -> Bill:
             f"Packages of the distribution in {path} could not be judged: it names no source packages, by "
             "which advisories go."
         )
-    return Bill(tuple(packages), tuple(map(one_line, lines)))
+    # Only the advisories of a distribution that is listed, too, can replace those of an index.
+    owned = (each if each.owner in installed else each.model_copy(update={"owner": ""}) for each in packages)
+    return Bill(tuple(dict.fromkeys(owned)), tuple(map(one_line, lines)))
 
 
 class _Listed(NamedTuple):
