@@ -168,6 +168,44 @@ def test_apk_and_rpm(tmp_path):
     assert rows(rocky.packages) == {openssl, bash}
 
 
+_SPEC = """\
+Name: hello
+Epoch: 1
+Version: 1.2~rc1
+Release: 3.el9
+Summary: A package of the tests
+License: MIT
+BuildArch: noarch
+%description
+It has a Python package.
+%install
+mkdir -p %{buildroot}/usr/lib/python3/site-packages/idna-3.4.dist-info
+touch %{buildroot}/usr/lib/python3/site-packages/idna-3.4.dist-info/METADATA
+%files
+/usr/lib/python3/site-packages/idna-3.4.dist-info
+"""
+
+
+@pytest.mark.skipif(shutil.which("rpmbuild") is None, reason="needs rpmbuild of Debian's package rpm")
+def test_a_database_that_rpm_has_written(tmp_path):
+    spec, root = tmp_path / "hello.spec", tmp_path / "root"
+    spec.write_text(_SPEC)
+    places = ["--define", f"_topdir {tmp_path}/top", "--define", "_db_backend sqlite"]
+    places += ["--dbpath", str(root / "var/lib/rpm")]
+    (root / "var/lib/rpm").mkdir(parents=True)
+    subprocess.run(["rpmbuild", "-bb", "--quiet", *places, spec], check=True, capture_output=True)
+    (package,) = (tmp_path / "top/RPMS").rglob("*.rpm")
+    subprocess.run(["rpm", *places, "-i", "--justdb", "--nodeps", package], check=True, capture_output=True)
+    metadata = "usr/lib/python3/site-packages/idna-3.4.dist-info/METADATA"
+    images.put(
+        root, {"etc/os-release": 'ID="rocky"\nVERSION_ID="9.2"\n', metadata: images.metadata("idna", "3.4")}
+    )
+    found = Inventory(root)
+    hello = ("Rocky Linux:9", "hello", "1:1.2~rc1-3.el9")
+    assert (rows(found.packages), found.not_judged) == ({hello, ("PyPI", "idna", "3.4")}, [])
+    assert {each.name: each.owner for each in found.packages} == {"hello": "", "idna": "hello"}
+
+
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + bytes(100), b"\xff" * 5000])
 def test_a_broken_database_is_not_judged(content, tmp_path):
     images.put(tmp_path, {"var/lib/rpm/rpmdb.sqlite": content, "var/lib/rpm/Packages.db": b"x"})
