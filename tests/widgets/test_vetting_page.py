@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect, sync_playwright
+from test_hub_pages import AXE, serious_findings
 
 from gipfel_extension.vetting.grid import make_grid
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
@@ -122,7 +123,9 @@ def test_the_grid_grows_says_why_and_keeps_the_focus(page: Page) -> None:
     assert cell.locator("b").count() == 0
     ground = "getComputedStyle(document.querySelector('.jp-Gipfel-vetting')).color"
     light = page.evaluate(ground)
+    assert not AXE.is_file() or serious_findings(page, "#cell") == []
     page.evaluate("document.documentElement.classList.add('dark')")
     assert page.evaluate(ground) != light
+    assert not AXE.is_file() or serious_findings(page, "#cell") == []
     page.evaluate("leave()")
     assert page.evaluate("listening()") == 0

@@ -3,6 +3,7 @@ import { downloadIcon, pauseIcon, runIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IRunName } from '../api';
+import { formatLocalTime } from '../common/clock';
 import { spanOf, TimeRange } from '../common/time-range';
 import type { SaturationModel } from './model';
 
@@ -54,17 +55,20 @@ export function Toolbar(props: IToolbarProps): React.JSX.Element {
 
 function RunPicker(props: IToolbarProps): React.JSX.Element {
   const { model, runs, trans } = props;
+  const { runName } = model.selection;
   return (
     <select
       className="jp-Gipfel-field jp-Gipfel-runPicker"
       aria-label={trans.__('Run')}
-      value={model.selection.runName}
+      value={runName}
       onFocus={props.onRuns}
       onChange={event => {
         model.selection.setRun(event.target.value);
       }}
     >
       <option value="">{trans.__('this run')}</option>
+      {/* The list is read when it is opened, and another panel may have chosen before. */}
+      {runName !== '' && !runs.some(run => run.run === runName) && <option value={runName}>{runName}</option>}
       {runs
         .filter(run => !run.current)
         .map(run => (
@@ -155,6 +159,7 @@ function SaveAs(props: IToolbarProps): React.JSX.Element {
 /** Return the label of a run: its job or name, its environment, and its start. */
 export function runLabel(run: IRunName): string {
   const name = run.job_id !== '' && run.cluster !== 'local' ? `${run.cluster} ${run.job_id}` : run.run;
-  const began = run.started.slice(0, 16).replace('T', ' ');
+  const beganMs = Date.parse(run.started);
+  const began = Number.isNaN(beganMs) ? '' : formatLocalTime(beganMs);
   return [name, run.edf, began].filter(part => part !== '').join(' · ');
 }

@@ -1,6 +1,8 @@
 import type { ITimeRange } from '../../src/api';
+import { formatLocalTime } from '../../src/common/clock';
 import { SaturationModel } from '../../src/saturation/model';
 import type { SaturationRequests } from '../../src/saturation/requests';
+import { runLabel } from '../../src/saturation/toolbar';
 import { FakeSocket } from '../common/fake-socket';
 
 jest.useFakeTimers();
@@ -32,6 +34,13 @@ function modelOf(requests: Partial<SaturationRequests> = {}): {
   const all = { settings, streamUrl: () => 'ws://lab', ...requests } as unknown as SaturationRequests;
   return { model: new SaturationModel(all, source), sockets, source };
 }
+
+it('names runs with the local time of their beginning', () => {
+  const started = '2026-11-27T21:24:27+00:00';
+  const run = { run: 'local-1', kind: '', cluster: 'local', job_id: '1', edf: '', started, current: false };
+  expect(runLabel(run)).toBe(`local-1 · ${formatLocalTime(Date.parse(started))}`);
+  expect(runLabel({ ...run, cluster: 'alps', edf: 'torch', started: '' })).toBe('alps 1 · torch');
+});
 
 describe('SaturationModel', () => {
   it('streams while the panel is visible, and asks what the server runs in', () => {
