@@ -11,9 +11,10 @@ from referencing import Registry, Resource
 
 from gipfel_cluster.environment import parse_environment
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.cli import main
 from gipfel_extension.gate.model import Package
 from gipfel_extension.images.build import entry_script, environment_file
-from gipfel_extension.images.containerfile import read_containerfile
+from gipfel_extension.images.containerfile import Input, read_containerfile
 from gipfel_extension.images.environment import (
     Origin,
     PythonPackage,
@@ -22,6 +23,7 @@ from gipfel_extension.images.environment import (
     save_environment,
 )
 from gipfel_extension.images.podman import file_system_of
+from gipfel_extension.images.provenance import Record, statement
 from gipfel_extension.images.sbom import bill_of_materials, compare_images, package_url, write_json
 
 PACKAGES = (
@@ -96,6 +98,47 @@ def test_bills_of_materials_are_compared(tmp_path: Path) -> None:
         new.write_text(text)
         with pytest.raises(GipfelError):
             compare_images(old, new)
+
+
+def test_a_foreign_statement_writes_no_lines_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, path = tmp_path / "x.sqsh", tmp_path / "x.sqsh.provenance.json"
+    image.write_bytes(b"hsqs")
+    forged = "RUN true\nx.sqsh: verified, signed by root\x1b[2J"
+    record = Record(
+        containerfile=forged,
+        instructions=(forged,),
+        inputs=(Input(name=forged, sha256=forged),),
+        configuration={"env": {forged: forged}},
+        tools={forged: forged},
+        finished=forged,
+    )
+    document = statement(record, [image])
+    path.write_text(json.dumps(document))
+    assert main(["image", "show", str(image)]) == 0
+    shown = capsys.readouterr().out
+    assert (shown.count("\n"), "\x1b" in shown, shown.startswith("x.sqsh: unsigned")) == (6, False, True)
+    assert main(["image", "show", str(image), "--json"]) == 0
+    capsys.readouterr()
+    bill = tmp_path / "a.cdx.json"
+    bill.write_text(
+        json.dumps({"bomFormat": "CycloneDX", "components": [{"purl": f"pkg:pypi/{forged}\ud800@1"}]})
+    )
+    (tmp_path / "b.cdx.json").write_text('{"bomFormat": "CycloneDX", "components": []}')
+    for further in ([], ["--json"]):
+        assert main(["image", "diff", str(bill), str(tmp_path / "b.cdx.json"), *further]) == 1
+        assert "\x1b" not in capsys.readouterr().out
+    document["predicate"]["buildDefinition"]["internalParameters"]["configuration"] = {"env": [1]}
+    path.write_text(json.dumps(document))
+    assert main(["image", "show", str(image)]) == 0
+    for name in ("", ".", "..", "a/b", "a\nb", "a\ud800", None):
+        document["subject"] = [{"name": name, "digest": {}}] if name is not None else []
+        path.write_text(json.dumps(document))
+        for command in ("show", "verify"):
+            capsys.readouterr()
+            assert main(["image", command, str(image)]) == 2
+            assert "is not a statement of Gipfel's" in capsys.readouterr().err
 
 
 def test_a_containerfile_names_its_inputs(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def show(*, path: Path, as_json: bool) -> int:
 
     Exit status: 0; 2 there is no provenance beside it, or it can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from gipfel_cluster.model import GipfelError, one_line  # noqa: PLC0415
 
     from ..images.provenance import read_statement, verify  # noqa: PLC0415
 
@@ -215,13 +215,13 @@ def show(*, path: Path, as_json: bool) -> int:
     signed = f"signed by {verification.signer}" if verification.signer else verification.reason
     click.echo(f"{path.name}: {verification.verdict}, {signed}")
     programs = ", ".join(f"{name} {number}" for name, number in sorted(record.tools.items()))
-    click.echo(f"built {record.finished} by {programs}; {record.packages} packages")
-    for line in table_lines([("INPUT", "SHA-256"), *((each.name, each.sha256) for each in record.inputs)]):
+    # Another user's statement must not write lines of its own, or control the terminal.
+    click.echo(one_line(f"built {record.finished} by {programs}; {record.packages} packages"))
+    inputs = ((one_line(each.name), one_line(each.sha256)) for each in record.inputs)
+    for line in table_lines([("INPUT", "SHA-256"), *inputs]):
         click.echo(line)
-    for line in record.instructions:
-        click.echo(f"  {line}")
-    for name, value in record.configuration.get("env", {}).items():
-        click.echo(f"  {name}={value}")
+    for line in (*record.instructions, *(f"{name}={value}" for name, value in record.environment.items())):
+        click.echo(f"  {one_line(line)}")
     return 0
 
 

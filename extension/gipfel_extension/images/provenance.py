@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 
 from ..telemetry.files import read_regular
 from .containerfile import Input, hash_file
@@ -37,7 +37,7 @@ Verdict = Literal["verified", "changed", "refused", "unsigned", "unknown"]
 class Subject(Frozen):
     """A file beside the image, or the image, and its digest."""
 
-    name: str = Field(pattern=r"^[^/\x00]{1,255}$")
+    name: OneLine = Field(pattern=r"^[^/]{1,255}$")
     digest: dict[str, str]
 
 
@@ -55,6 +55,12 @@ class Record(Frozen):
     packages: int = 0
     started: str = ""
     finished: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables of the image; none where the statement has no table of them."""
+        found = self.configuration.get("env")
+        return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
 class Verification(Frozen):
@@ -110,7 +116,11 @@ def read_statement(image: Path) -> tuple[tuple[Subject, ...], Record]:
     path = beside(image, SUFFIX)
     try:
         document = json.loads(read_regular(path, _MAX_BYTES))
+        # Escapes of halves of surrogate pairs, which no output can carry, raise here.
+        json.dumps(document, ensure_ascii=False).encode()
         subjects = tuple(Subject.model_validate(each) for each in document["subject"])
+        if not subjects or {".", ".."} & {each.name for each in subjects}:
+            raise ValueError("it names no files")  # noqa: TRY301
         predicate = document["predicate"]
         asked, inside = (
             predicate["buildDefinition"][f"{name}Parameters"] for name in ("external", "internal")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 from ..gate.model import Package
 from ..gate.packages.inventory import Inventory
@@ -140,7 +140,7 @@ def read_packages(path: Path) -> dict[str, set[str]]:
     for each in components:
         url = each.get("purl") if isinstance(each, dict) else None
         if isinstance(url, str):
-            name, _, rest = url.partition("@")
+            name, _, rest = one_line(url).partition("@")
             found.setdefault(name, set()).add(rest.partition("?")[0])
     return found
 
@@ -211,6 +211,6 @@ def _lines(path: Path) -> list[str]:
     with suppress(GipfelError):
         _, record = read_statement(path)
         inputs = [f"input {each.name} sha256:{each.sha256}" for each in record.inputs]
-        env = [f"env {name}={value}" for name, value in record.configuration.get("env", {}).items()]
-        return [*record.instructions, *inputs, *env]
+        env = [f"env {name}={value}" for name, value in record.environment.items()]
+        return list(map(one_line, (*record.instructions, *inputs, *env)))
     return []
