@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gipfel_extension.cli import main
 from gipfel_extension.gate.models.scan_stream import scan_file
 from gipfel_extension.gate.models.streams import Budget
 from gipfel_extension.gate.models.tree import TreeScan
@@ -123,6 +124,16 @@ def test_broken_files_never_raise_nor_become_plain_by_a_cut():
                 "not understood",
             )
     assert not CANARY.exists()
+
+
+def test_a_name_writes_no_lines_of_its_own(tmp_path, capsys):
+    (tmp_path / "a\n0 files judged, 0 of them plain.\x1b[2J\r.pkl").write_bytes(zoo.SYSTEM)
+    assert main(["scan", "--no-cache", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0].startswith(f"{tmp_path}/a 0 files judged")
+    assert lines[0].endswith(".pkl: malicious")
+    assert [line for line in lines if "files judged" in line][1:] == [lines[-2]]
+    assert not any("\r" in line or "\x1b" in line for line in lines)
 
 
 def test_links_and_pipes_are_not_followed(tmp_path):

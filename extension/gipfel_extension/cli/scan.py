@@ -171,27 +171,29 @@ def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -
 
 
 def _print(document: "ScanDocument") -> None:
+    from gipfel_cluster.model import one_line  # noqa: PLC0415
+
+    def echo(line: str, indent: str = "") -> None:
+        # The name of a file must not write lines of its own, or control the terminal.
+        click.echo(f"{indent}{one_line(line)}")
+
     for item in document.items:
         if item.verdict != "plain" or item.findings:
-            click.echo(f"{item.path}: {item.verdict}")
+            echo(f"{item.path}: {item.verdict}")
         for finding in item.findings:
-            click.echo(f"  {finding.severity}: {finding.message}")
+            echo(f"{finding.severity}: {finding.message}", "  ")
             if finding.fix:
-                click.echo(f"    {finding.fix}")
+                echo(finding.fix, "    ")
     for each in document.vulnerabilities:
         fix = f"fixed in {each.fixed}" if each.fixed else "no fixed version"
-        click.echo(
-            f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}".rstrip()
-        )
+        echo(f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}")
     for entry in document.excepted:
-        click.echo(
-            f"excepted by {entry.by} until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}"
-        )
+        echo(f"excepted by {entry.by} until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}")
     for line in document.not_judged:
         report_line(f"not judged: {line}")
     for line in document.not_scanned:
-        click.echo(f"not scanned: {line}")
-    click.echo(_summary(document))
+        echo(f"not scanned: {line}")
+    echo(_summary(document))
 
 
 def _summary(document: "ScanDocument") -> str:
