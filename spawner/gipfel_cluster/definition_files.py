@@ -1,4 +1,4 @@
-"""Definitions that users, sites and packages write as YAML: read safely, found, and checked with lines."""
+"""Definitions that users, sites and packages write as YAML: find, read safely, and check them by line."""
 
 import difflib
 import os
@@ -15,9 +15,9 @@ from .model import Frozen, GipfelError, one_line
 from .regular_files import read_regular
 
 MAX_CHARACTERS = 200_000
-#: Levels of nesting at most.
+#: Maximum depth of nesting.
 MAX_DEPTH = 40
-#: Values in one document at most; those that an alias repeats count each time.
+#: Maximum number of values in a document; those that an alias repeats count each time.
 _MAX_VALUES = 20_000
 SUFFIXES = (".yaml", ".yml")
 _MAX_FILES = 500
@@ -136,7 +136,7 @@ class _Reader:
             return items
         value = self._loader.construct_object(node)
         if not isinstance(value, str | int | float | bool | None):
-            # YAML makes dates and bytes of some words; the text is meant.
+            # YAML turns some words into dates or bytes: keep their text.
             return str(node.value)
         return value
 
@@ -161,7 +161,7 @@ class _Reader:
 
 
 def line_of(document: Any, path: Iterable[str | int], line: int = 1) -> int:
-    """Return the line of the last part of a path that the document has."""
+    """Return the line of the deepest part of a path that the document has; `line` if it has none."""
     value = document
     for part in path:
         if isinstance(value, YamlMapping):
@@ -201,7 +201,7 @@ class FileDiagnostic(Frozen):
 
 
 class CrossProblem(Protocol):
-    """A mistake between values that are valid by themselves, with the path of one of them in the document."""
+    """Values that are valid each but contradict each other, with the path of one of them in the document."""
 
     @property
     def path(self) -> tuple[str | int, ...]:
@@ -260,11 +260,13 @@ class DefinitionFile(Generic[_Model]):
         try:
             text = read_regular(path.resolve(), _MAX_BYTES).decode()
         except UnicodeDecodeError:
-            return None, (_diagnostic(path, 0, "this is not UTF-8 text.", "Name a YAML file."),)
+            return None, (_diagnostic(path, 0, "this is not UTF-8 text.", "Give the path of a YAML file."),)
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             return None, (
-                _diagnostic(path, 0, f"this can't be read: {reason}.", f"Name a {self._noun}'s file."),
+                _diagnostic(
+                    path, 0, f"this can't be read: {reason}.", f"Give the path of a {self._noun}'s file."
+                ),
             )
         try:
             document = read_yaml(text, str(path), self._noun, self._top_fix)
@@ -311,6 +313,7 @@ class DefinitionFile(Generic[_Model]):
                 yield _diagnostic(path, line, f"{key!r} is missing.", "Add this key.")
             else:
                 message = str(each["msg"]).removeprefix("Value error, ").rstrip(".")
+                # Validators may append a fix.
                 problem, _, fix = message.partition(" | ")
                 yield _diagnostic(path, line, f"{key or 'this'}: {problem}.", fix or "Correct the value.")
 
@@ -318,9 +321,10 @@ class DefinitionFile(Generic[_Model]):
 def definition_directories(
     kind: str, variable: str, shipped: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the directories of a kind of definitions, each with its origin; the first one with a name wins.
+    """Yield the directories of a kind of definitions, each with its origin; of equal names the first counts.
 
-    The user's are in ``~/.gipfel/<kind>``, the site's in the directories that a variable names. A package
+    The user's are in ``~/.gipfel/<kind>``, the site's in the directories that the environment variable
+    ``variable`` lists, separated by ``:``. A package
     names a module, whose directory has them, as an entry point of the group ``gipfel.<kind>``.
     """
     yield "user", Path(environment.get("HOME") or Path.home()) / ".gipfel" / kind

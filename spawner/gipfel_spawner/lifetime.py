@@ -49,7 +49,7 @@ class LifetimeStatus(Frozen):
 
     ``ends`` is the end of the job's time limit in seconds since 1970, None if it is unknown; ``extend_s`` is
     by how much the user can extend it, 0 for not at all; ``idle_limit_s`` is 0 where idle servers keep
-    running.
+    running; ``idle_warning_s`` is for how long a user is warned before an idle server is stopped.
     """
 
     ends: int | None = None
@@ -67,7 +67,7 @@ class ExtendRequest(Frozen):
     @classmethod
     def _is_true(cls, value: bool) -> bool:  # noqa: FBT001
         if not value:
-            raise ValueError("give true")
+            raise ValueError("must be true")
         return value
 
 
@@ -110,7 +110,10 @@ class TimeExtender(Protocol):
 
 
 class StopOrder(Frozen):
-    """Request to stop a server, as the audit log records it: event, who requested it, and why."""
+    """Request to stop a server, as the audit log records it: event, who requested it, and why.
+
+    ``gpu_hours_saved`` are those left until the time limit, for an idle server that was stopped; else None.
+    """
 
     event: Event = "stop"
     by: str = ""
@@ -125,6 +128,8 @@ class ServerLifetime:
     ----------
     spawner
         Provides the configuration (``idle_limit``, ``extend_by``, ``audit_log`` …) and the job.
+    placement, options
+        The server's cluster with its job watcher; what the user requested.
     """
 
     def __init__(self, spawner: SpawnerTraits, placement: ServerPlacement, options: SpawnOptions) -> None:
@@ -145,7 +150,10 @@ class ServerLifetime:
         self.extended, self._failure_noted, self._starting = 0, False, True
 
     def on_submitted(self) -> None:
-        """Record a start in history and audit log, unless the job's ID was read from the hub's database."""
+        """Record a start in history and audit log, now that the job's ID is set.
+
+        Does nothing outside of a start: a restarted hub sets the ID that it reads from its database.
+        """
         if self._starting:
             self.audit("start")
             self.history().begin(
@@ -162,11 +170,11 @@ class ServerLifetime:
             self.history().on_running(self._spawner.user.name, self._spawner.name, self._spawner.job_id)
 
     def on_successor(self, job_id: str) -> None:
-        """Record that the next job of a service has taken over from its present one."""
+        """Record that ``job_id``, the next job of a service, has taken over from the current one."""
         earlier = self._spawner.job_id
         self._end_session("ended", f"Job {job_id} has taken over.")
         self.activity, self.extended = ServerActivity(), 0
-        # As at a start: the new job's ID is recorded.
+        # Setting the ID calls `on_submitted`, which records it only during a start.
         self._starting = True
         self._spawner.job_id = job_id
         self._starting = False
@@ -204,7 +212,7 @@ class ServerLifetime:
 
     @property
     def _extension_s(self) -> int:
-        # Slurm counts in minutes.
+        # Rounded down, because Slurm's time limits are whole minutes.
         extend_by = self._spawner.extend_by
         return (parse_duration(extend_by) or 0) // 60 * 60 if extend_by else 0
 
@@ -252,7 +260,7 @@ class ServerLifetime:
         """Return the GPU hours until the job's time limit, 0 if its end is unknown."""
         options = self._options.with_defaults()
         limit = options.time or self._options.defaults()[0].time or "UNLIMITED"
-        # The server itself reports its end, so the value is limited to the requested time.
+        # The end is reported by a process of the user, so it is limited to the requested time.
         max_seconds = parse_duration(limit) or _MAX_JOB_S
         seconds = min(max((self.ends or 0) - time.time(), 0), max_seconds + self.extended)
         return round((options.gpus or 0) * options.nodes * seconds / 3600, 3)
@@ -313,7 +321,7 @@ class ServerLifetime:
         )
 
     def on_stopped(self) -> None:
-        """Record the end of the job in history and audit log, with who requested it."""
+        """Record the end of the job and who requested it, unless its failure is already in the audit log."""
         if self._spawner.job_id and not self._failure_noted:
             order = self.stop_order
             state = self.last_status().state

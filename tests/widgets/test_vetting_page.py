@@ -77,7 +77,7 @@ def page() -> Iterator[Page]:
         "/vetting.js": (str(Vetting._esm), "text/javascript"),
         "/vetting.css": (str(Vetting._css), "text/css"),
         "/state.json": (
-            json.dumps({"grid": {}, "message": "The vetting starts…"}),
+            json.dumps({"grid": {}, "message": "Starting the vetting…"}),
             "application/json",
         ),
     }
@@ -100,7 +100,7 @@ def page() -> Iterator[Page]:
 
 def test_the_grid_grows_says_why_and_keeps_the_focus(page: Page) -> None:
     cell = page.locator("#cell")
-    expect(cell.get_by_role("status").first).to_have_text("The vetting starts…")
+    expect(cell.get_by_role("status").first).to_have_text("Starting the vetting…")
     page.evaluate("grid => change('grid', grid)", grid(ended=False))
     expect(cell.get_by_role("status").first).to_contain_text("◐ Vetting: 0 of 3 nodes done (quick)")
     assert cell.locator("td[data-verdict=running]").count() == 3

@@ -92,7 +92,7 @@ class LaunchCell:
         elif self._named:
             request = self._request()
             if request is not None:
-                self._launch = run_cell(request, self._output, StaticView(), attended=False)
+                self._launch = run_cell(request, self._output, StaticView(), interactive=False)
         else:
             self._output.show({"text/plain": _NO_FORM})
 

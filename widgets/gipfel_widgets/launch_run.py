@@ -1,7 +1,7 @@
-"""Launch from a cell: check, start, show, and wait in a session that is not interactive.
+"""Launch from a notebook cell: check, start and show it, and without an interactive session wait for its end.
 
-`run_magic` is ``%%launch`` and ``%launch``, `run_cell` the part that it shares with `LaunchCell`; a
-`LaunchView` shows the launch.
+`run_magic` implements ``%launch`` and ``%%launch``; `run_cell` is the part that it shares with `LaunchCell`.
+A `LaunchView` shows the launch.
 """
 
 import os
@@ -54,10 +54,10 @@ class LaunchView(Protocol):
         """Show a launch that was started."""
 
     def static(self) -> Bundle:
-        """Return the output for a saved notebook."""
+        """Return the MIME bundle to save in the notebook."""
 
     def bundle(self) -> Bundle:
-        """Return the output while the launch is running."""
+        """Return the MIME bundle to show while the launch is running."""
 
 
 class StaticView:
@@ -112,7 +112,7 @@ def begin(
     Returns
     -------
     Launch or None
-        None after a dry run.
+        None after a dry run, and if it was cancelled before it started.
     bool
         True for a launch that was already running.
 
@@ -164,11 +164,12 @@ def begin(
 
 
 def run_cell(
-    request: LaunchRequest, output: CellOutput, view: LaunchView, *, attended: bool
+    request: LaunchRequest, output: CellOutput, view: LaunchView, *, interactive: bool
 ) -> Launch | None:
-    """Execute the request of a cell; return immediately in an interactive session, else after the launch.
+    """Execute the request of a cell, and return its launch; None after a dry run or a cancellation.
 
-    ``--wait`` and ``--no-wait`` override that.
+    In an interactive session it returns as soon as the launch has started, else when that has ended;
+    ``--wait`` and ``--no-wait`` override this.
 
     Raises
     ------
@@ -184,19 +185,19 @@ def run_cell(
     if launch is None:
         output.show(view.static())
         return None
-    if attended:
-        # Which launch it is, so that a saved notebook shows it without this kernel.
+    if interactive:
+        # The output now has the launch's ID, so that a reopened notebook shows it without this kernel.
         output.show(view.bundle())
     if same:
-        # Not in the output, which later ones replace.
+        # Printed separately, because updates replace the displayed output.
         print(  # noqa: T201 - output of the cell
             f"Launch {launch.folder.name} with the same options is already running, and is shown here. "
             "Use --new to start another one."
         )
-    wait = request.wait if request.wait is not None else not attended
+    wait = request.wait if request.wait is not None else not interactive
     if wait:
         _wait(launch, view, output)
-    elif attended:
+    elif interactive:
         replace_at_end(launch, view, output)
     else:
         # Nothing replaces this output later: it shows the start of the launch.
@@ -251,7 +252,7 @@ def _ended(launch: Launch) -> bool:
 
 
 def _begin_on_thread(request: LaunchRequest, view: LaunchView) -> tuple[Launch | None, bool]:
-    """Run `begin` on a thread, since the kernel has an event loop; an interrupt cancels it."""
+    """Run `begin` on a thread, since it needs an event loop of its own; an interrupt cancels it."""
     cancelled = threading.Event()
     box: list[tuple[Launch | None, bool]] = []
     failed: list[BaseException] = []
@@ -292,7 +293,7 @@ def _working_directory() -> Path:
 
 
 def run_magic(shell: Any, line: str, cell: str = "") -> None:
-    """Execute the magic in an IPython shell.
+    """Execute ``%launch`` or ``%%launch`` in an IPython shell, and keep the launch in its ``_launch``.
 
     Raises
     ------
@@ -303,15 +304,15 @@ def run_magic(shell: Any, line: str, cell: str = "") -> None:
     request = parse_line(line, cell, variables)
     if request is None:
         return
-    attended = is_interactive()
-    launched = run_cell(request, CellOutput(), view_for(attended=attended), attended=attended)
+    interactive = is_interactive()
+    launched = run_cell(request, CellOutput(), view_for(interactive=interactive), interactive=interactive)
     # Like IPython's `_`: later cells use it.
     variables["_launch"] = launched
 
 
-def view_for(*, attended: bool) -> LaunchView:
+def view_for(*, interactive: bool) -> LaunchView:
     """Return the live view where a user is present, else a static one."""
-    if not attended:
+    if not interactive:
         return StaticView()
     from .launch_widget import LaunchWidget  # noqa: PLC0415 - widgets need a frontend
 

@@ -1,7 +1,8 @@
-"""Logging of a training loop's metrics, ``log(step=step, loss=loss)``, and of roles of its ranks.
+"""Logging of a training loop's metrics, ``log(step=step, loss=loss)``, and of its ranks' roles.
 
-Each call appends one line to ``metrics.jsonl`` in the run folder, on the clocks of the recorder's samples. It
-runs with any CPython since 3.9 and imports the standard library only.
+A role is a rank's position in the parallel layout, such as ``dp=0, pp=1``. Each call appends one line to
+``metrics.jsonl`` in the run folder, with times of the same two clocks as the recorder's samples. This module
+runs with CPython 3.9 or later and imports the standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MAX_VALUES = 64
 _MAX_INTEGER = 2**63
 _MAX_AXES = 8
 _AXIS = re.compile(r"[a-z][a-z0-9_]{0,15}")
-#: Time after which writing is retried, such as with a full disk.
+#: Time without writing after a failure, such as a full disk.
 _RETRY_NS = 2 * 10**9
 _NO_RUN = (
     "log() writes to metrics.jsonl of a run, but this process does not belong to a run: nothing is saved. "
@@ -45,9 +46,9 @@ def log(*given: Any, **values: Any) -> None:
     given
         A dictionary of values, for names that are not Python names: ``log({"train/loss": 0.5})``.
     values
-        ``roles`` with a dictionary reports the rank's coordinates, as :func:`gipfel_widgets.roles` does. Else
-        numbers, booleans, short strings, or values that ``float()`` accepts; a tensor on a GPU is
-        synchronized. NaN and infinity are logged as missing.
+        Numbers, booleans, short strings, or values that ``float()`` accepts; a tensor on a GPU is
+        synchronized. NaN and infinity are logged as missing. The name ``roles`` is special: its dictionary
+        reports the rank's coordinates, as :func:`gipfel_widgets.roles` does.
     """
     time_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
     try:
@@ -72,7 +73,7 @@ def roles(rank: int | None = None, world_size: int | None = None, **coordinates:
     rank, world_size
         This rank and the number of ranks; by default ``RANK`` and ``WORLD_SIZE``, which launchers set.
     coordinates
-        Axis to the position of this rank on it, from 0: dp, pp, tp, ep, cp or any name.
+        Position of this rank on each axis, counted from 0; axes are dp, pp, tp, ep, cp or any other name.
     """
     try:
         _report_roles(rank, world_size, coordinates)
@@ -195,17 +196,19 @@ class _Writer:
             raise OSError(28, os.strerror(28))
 
 
-#: Number of lines, and whether the program logs the number and durations of its steps by itself; a launch's
-#: step hooks look at these.
+# The step hooks of a launch read these three, by name and perhaps from another version of Gipfel.
+#: Number of calls of `log` so far.
 calls = 0
+#: Whether the program itself logs ``step``.
 logs_steps = False
+#: Whether the program itself logs ``step_s`` or ``work_s``.
 logs_durations = False
 _writers: dict[tuple[str, str, int], _Writer] = {}
 _warned: set[str] = set()
 
 
 def _count(logged: dict[str, Any]) -> None:
-    global calls, logs_steps, logs_durations  # noqa: PLW0603 - read by a module that may be of another version
+    global calls, logs_steps, logs_durations  # noqa: PLW0603 - the step hooks read them
     calls += 1
     logs_steps = logs_steps or "step" in logged
     logs_durations = logs_durations or "step_s" in logged or "work_s" in logged
@@ -226,7 +229,7 @@ def _node() -> str:
 
 
 def _launch() -> str:
-    """Return ``RUN/N`` of the launch that this process is a rank of: several may run in one run."""
+    """Return the launch of this process as ``RUN/N``, since a run can have several; empty outside of one."""
     parts = os.environ.get("GIPFEL_LAUNCH", "").rstrip("/").split("/")
     return f"{parts[-3]}/{parts[-1]}"[:_MAX_TEXT] if len(parts) > 3 else ""
 

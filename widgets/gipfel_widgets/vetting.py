@@ -73,7 +73,7 @@ class Vetting(LiveWidget):
     def await_newer(self) -> None:
         """Show nothing of a report that is there already: a new run starts."""
         self._since_ns = time.time_ns()
-        self.grid, self.message = {}, "The vetting starts…"
+        self.grid, self.message = {}, "Starting the vetting…"
 
     def refresh(self) -> None:
         """Read the report again where it has changed."""

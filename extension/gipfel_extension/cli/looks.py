@@ -49,7 +49,7 @@ _steps = click.option(
 
 @click.command(
     epilog=examples(
-        "gipfel stacks                          of the newest launch: the accused, a peer, rank 0",
+        "gipfel stacks                          of the newest launch: suspected ranks, a peer, rank 0",
         "gipfel stacks 3 --ranks all            where is every rank now?",
         "gipfel stacks 3 --ranks 'pp=1 & dp=0'",
         "gipfel stacks 3 --flame --seconds 30   where does the time go? an SVG, and files for speedscope",
@@ -95,7 +95,7 @@ def stacks(*, which: str, ranks: str, flame: bool, seconds: int, **options: Any)
 
 @click.command(
     epilog=examples(
-        "gipfel trace                           of the newest launch: the accused, a peer, rank 0",
+        "gipfel trace                           of the newest launch: suspected ranks, a peer, rank 0",
         "gipfel trace 3 --ranks 0,7 --steps 5",
         "gipfel trace 3 --last                  the files of the last one",
     )

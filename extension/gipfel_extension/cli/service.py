@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..services.hub_services import HubServices
 
 _PAUSE_S, _QUEUED_PAUSE_S = 0.3, 2.0
-#: Age from which the state of a queued service is asked of the scheduler.
+#: Nanoseconds after a submission from which each look at a queued service queries the scheduler.
 _SOON_NS = 30 * 10**9
 
 
@@ -39,8 +39,8 @@ def service() -> None:
     In a notebook server of a hub, a service becomes a server of its own of the hub: at /user/YOU/NAME/, with
     the hub's login, until you stop it, whatever becomes of the notebook. Elsewhere, and with --here, it runs
     in a job that you reach through ssh, and its front door, a port of the loopback interface of the job's
-    node, passes on requests with the service's token: from programs as 'Authorization: Bearer TOKEN', from a
-    browser after a form. Others can connect to the port, and get nothing without a token. If a program of
+    node, lets through only requests with the service's token: programs send 'Authorization: Bearer TOKEN', a
+    browser gets a form. Others can connect to the port, and get nothing without a token. If a program of
     the service ends, the whole service ends, and `gipfel service list --all` says why; `gipfel rerun NAME`
     starts it again.
     """
@@ -78,7 +78,7 @@ def blueprints(*, as_json: bool) -> int:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def check(*, files: tuple[Path, ...], as_json: bool) -> int:
-    """Check blueprints' files: each mistake is one line with its line number, and the fix on the next.
+    """Check blueprint files: each mistake is one line with its line number, and the fix on the next.
 
     Exit status: 0 all can be used; 1 otherwise.
     """
@@ -105,12 +105,14 @@ def schema() -> int:
 @click.argument("blueprint", metavar="BLUEPRINT")
 @click.option("-p", "typed", type=(str, str), multiple=True, metavar="K V", help="A parameter's value.")
 @click.option("--name", default="", metavar="N", help="Name of the service; by default the blueprint's.")
-@click.option("--edf", default="", metavar="FILE|NAME", help="The environment; by default the blueprint's.")
-@click.option("--engine", default="", metavar="E", help="By default $GIPFEL_ENGINE, else bubblewrap.")
+@click.option("--edf", default="", metavar="FILE|NAME", help="Environment (EDF); by default the blueprint's.")
+@click.option(
+    "--engine", default="", metavar="E", help="Container engine; by default $GIPFEL_ENGINE, else bubblewrap."
+)
 @click.option("--here", is_flag=True, help="Run on this machine instead of submitting a job to Slurm.")
 @click.option("--time", default="", metavar="T", help="Time limit; by default the blueprint's.")
 @click.option("--partition", default="", metavar="P", help="By default the blueprint's, else the cluster's.")
-@click.option("--account", default="", metavar="A", help="By default yours.")
+@click.option("--account", default="", metavar="A", help="By default your default account.")
 @click.option("--no-wait", is_flag=True, help="Return after the submission, before the service is ready.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def up(
@@ -118,9 +120,10 @@ def up(
 ) -> int:
     """Start a service, wait until it is ready, and print its address.
 
-    BLUEPRINT is a name that `gipfel service blueprints` lists, or a file. The service runs as a job; its only
-    port is on the loopback interface of its node and wants the token that `gipfel service token NAME` prints:
-    in a browser in a form, for programs as 'Authorization: Bearer TOKEN'. It ends with
+    BLUEPRINT is a name that `gipfel service blueprints` lists, or a file. In a notebook server of a hub, the
+    service becomes another server of the hub. Elsewhere it runs as a job, or with --here on this machine: its
+    only port is on the loopback interface of its node and wants the token that `gipfel service token NAME`
+    prints, in a browser in a form, from programs as 'Authorization: Bearer TOKEN'. It ends with
     `gipfel service down NAME`, or at the job's time limit.
 
     Exit status: 0 it is ready (with --no-wait: submitted); 1 it could not start.
@@ -154,7 +157,7 @@ def up(
     "--into",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="By default ~/.gipfel/environments. Services find others in $GIPFEL_SERVICE_ENVIRONMENTS.",
+    help="By default ~/.gipfel/environments; services find others that $GIPFEL_SERVICE_ENVIRONMENTS lists.",
 )
 def install(*, blueprint: str, into: Path | None) -> int:
     """Install the packages of a blueprint beforehand, and print their directory.
@@ -276,6 +279,7 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
 
 
 def _wait_until_running(name: str) -> str:
+    """Return the URL of a service once it runs; raise the error of one that has ended."""
     from ..services.start import ServiceKind, service_url  # noqa: PLC0415 - pydantic
 
     kind, reported = ServiceKind(), ""
@@ -289,7 +293,7 @@ def _wait_until_running(name: str) -> str:
         if status != reported:
             reported = status
             report_line(status)
-        # Later, each look at a job that has not started queries the scheduler.
+        # From `_SOON_NS` on, each look at a queued job queries the scheduler.
         is_soon = found.started_ns or time.time_ns() - found.created_ns < _SOON_NS
         time.sleep(_PAUSE_S if is_soon else _QUEUED_PAUSE_S)
 

@@ -102,7 +102,7 @@ class InspectorCalls:
         """Add the collectives of all files to the traffic; ``world`` has the ranks of known processes."""
         places = _add_groups(traffic, self._found, list(self._numbers), _INSPECTOR, world)
         self._collectives.into(traffic, places)
-        traffic.saw(min(self._times, default=None), max(self._times, default=None))
+        traffic.extend_span(min(self._times, default=None), max(self._times, default=None))
 
 
 def read_inspector_calls(

@@ -1,4 +1,4 @@
-"""Calls between ranks: those in flight recorder dumps, and sums of sizes, times and bytes between pairs."""
+"""Communication of a job: calls from flight recorder dumps, totaled by group, kind, size and pair."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ..training.flight_recorder.read import check_one_job, read_dumps
 from ..training.flight_recorder.wait_for import Job
 
 _MOST_CALLS = 2_000_000
-#: Kinds by a piece of their name without underscores, the more special first.
+#: Kinds by a piece of their name without underscores, the more specific ones first.
 _KINDS = (
     ("barrier", "barrier"),
     ("reducescatter", "reduce_scatter"),
@@ -53,13 +53,13 @@ def bus_factor(kind: str, members: int) -> float:
 
 
 def pair_bytes(kind: str, size: int, members: int) -> float:
-    """Return the bytes of one collective that each member has for each other one."""
+    """Return the bytes that each member sends to each other one in a collective."""
     return 0.0 if kind == "barrier" else (2.0 if kind == "all_reduce" else 1.0) * size / max(members, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group or communicator: its name for people, its ranks, and the source that knows it.
+    """A process group or communicator: its display name, its ranks, and the source that it was read from.
 
     ``size`` is the number of its members, of which ``ranks`` has those that are known.
     """
@@ -72,7 +72,7 @@ class Group:
 
 @dataclass(slots=True)
 class Calls:
-    """Equal calls of a group: ``times_us`` of those whose time was recorded."""
+    """Calls of one group with the same kind and size; ``times_us`` has the times that were recorded."""
 
     count: int = 0
     times_us: list[float] = field(default_factory=list)
@@ -82,9 +82,10 @@ class Calls:
 class Traffic:
     """Traffic of a job.
 
-    ``calls`` is by group, kind and bytes; ``pairs`` has bytes of point-to-point traffic by sender and
-    receiver. ``nodes`` is the node of each known rank, ``counts`` the calls by group and kind of sources that
-    know no sizes. ``problems`` are lines on files that can't be read, ``notes`` on what the others lack.
+    ``calls`` is keyed by group, kind and bytes; ``pairs`` has bytes of point-to-point traffic by sender and
+    receiver. ``nodes`` is the node of each known rank. ``counts`` has numbers of calls by group and kind,
+    from sources without sizes. ``problems`` are lines on files that can't be read, ``notes`` on what others
+    lack.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -97,7 +98,7 @@ class Traffic:
     notes: list[str] = field(default_factory=list)
 
     def add_group(self, group: Group) -> int:
-        """Return the number of a new group."""
+        """Add a group and return its index."""
         self.groups.append(group)
         return len(self.groups) - 1
 
@@ -116,8 +117,8 @@ class Traffic:
         for time_us in times_us:
             self.add(group, "send", size, time_us)
 
-    def saw(self, first_ns: int | None, last_ns: int | None) -> None:
-        """Widen the time range that the traffic is of."""
+    def extend_span(self, first_ns: int | None, last_ns: int | None) -> None:
+        """Extend the time range that the traffic covers."""
         if first_ns is not None and last_ns is not None:
             low, high = self.span_ns or (first_ns, last_ns)
             self.span_ns = min(low, first_ns), max(high, last_ns)
@@ -134,7 +135,7 @@ class Collectives:
     _found: dict[tuple[int, int], tuple[str, int, float | None]] = field(default_factory=dict)
 
     def add(self, group: int, number: int, kind: str, size: int, time_us: float | None) -> None:
-        """Add what one rank says of a collective."""
+        """Add one rank's record of the collective with this sequence number, up to 2 000 000 of them."""
         key = (group, number)
         known = self._found.get(key)
         if known is None:
@@ -144,13 +145,13 @@ class Collectives:
             self._found[key] = (known[0], max(known[1], size), time_us)
 
     def into(self, traffic: Traffic, places: Sequence[int]) -> None:
-        """Add all collectives to the traffic; ``places`` has the number of each group there."""
+        """Add all collectives to the traffic; ``places`` maps each group to its index there."""
         for (group, _), (kind, size, time_us) in self._found.items():
             traffic.add(places[group], kind, size, time_us)
 
 
 class FlightCalls:
-    """Traffic of the dumps of a job: `add` takes each while it is read, `into` adds them up."""
+    """Traffic from the dumps of a job: call `add` for each as it is read, then `into` once."""
 
     def __init__(self) -> None:
         self._numbers: dict[GroupId, int] = {}
@@ -161,7 +162,7 @@ class FlightCalls:
         self._is_polled = False
 
     def add(self, dump: Dump, bundles: Bundles) -> None:
-        """Add the calls of one rank."""
+        """Add the calls of one rank; ``bundles`` has its entries by group, kind of call and number."""
         numbers = {
             group.name: self._numbers.setdefault(group, len(self._numbers))
             for group in (*dump.groups, *dump.logs)
@@ -227,7 +228,7 @@ def read_flight_calls(folder: Path, traffic: Traffic, *, limit_s: float) -> int:
     check_one_job(folder, found.dumps)
     calls.into(traffic, Job.of(found.dumps))
     for dump in found.dumps:
-        traffic.saw(dump.oldest_ns, dump.newest_ns)
+        traffic.extend_span(dump.oldest_ns, dump.newest_ns)
     return len(found.dumps)
 
 

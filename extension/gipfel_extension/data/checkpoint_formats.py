@@ -1,8 +1,8 @@
-"""Checkpoints of other programs: files of ``torch.save`` and safetensors, directories of the Trainer.
+"""Checkpoints of other programs: ``torch.save`` and safetensors files, and the Trainer's directories.
 
-Nothing is unpickled: a file of ``torch.save`` is a zip archive with a CRC-32 of each tensor, one of
-safetensors begins with the names, shapes and places of its tensors, and a directory of Hugging Face's Trainer
-has both and JSON files. Standard library only.
+Nothing is unpickled: a ``torch.save`` file is a zip archive with a CRC-32 of each tensor, a safetensors file
+begins with the names, shapes and offsets of its tensors, and a directory of Hugging Face's Trainer contains
+files of either kind, and JSON files. Standard library only.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from ..telemetry.files import open_regular, read_json, read_tail
 
 #: Directories of Hugging Face's Trainer.
 TRAINER = re.compile(r"checkpoint-([0-9]{1,15})")
-#: Its state, written when the model and the optimizer are there.
+#: Its state, written after the model and the optimizer: without it a directory is not complete.
 _TRAINER_STATE = "trainer_state.json"
 _INDEX = "model.safetensors.index.json"
 _MODELS = ("model.safetensors", _INDEX, "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
@@ -31,7 +31,7 @@ _MAX_FILES = 10_000
 _ZIP_END = b"PK\x05\x06"
 _ZIP_END_BYTES = 22
 _CHUNK_BYTES = 4 << 20
-#: Bytes of a value of each type; Source: the description of the format.
+#: Size in bytes of one value of each type, as in the description of the safetensors format.
 _DTYPES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
            "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8}  # fmt: skip
 
@@ -45,7 +45,7 @@ class Findings:
     problem
         A clause such as ``is cut off``; empty if nothing is wrong.
     hashed
-        Whether every tensor has a checksum that was compared now.
+        Whether this check compared a checksum of every tensor; never for safetensors, which has none.
     model
         Hash of the names, types and shapes of all tensors; empty if they were not read.
     """
@@ -56,7 +56,10 @@ class Findings:
 
 
 def check_file(path: Path, *, verify: bool) -> Findings:
-    """Return what a file of ``torch.save`` or safetensors says of itself; `verify` reads every byte."""
+    """Check a ``torch.save`` or safetensors file against its own header or directory.
+
+    ``verify`` also compares the checksums of a ``torch.save`` file, for which it reads every byte.
+    """
     try:
         if path.suffix == ".safetensors":
             return _safetensors(path)
@@ -100,12 +103,12 @@ def _state_problem(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return f"has a {_TRAINER_STATE} that is not valid"
     if step != trainer_step(path):
-        return f"is of step {step} by its {_TRAINER_STATE}"
+        return f"is of step {step} according to its {_TRAINER_STATE}"
     return "" if any((path / name).exists() for name in _MODELS) else "has no model"
 
 
 def _missing_shards(path: Path) -> str:
-    """Return which shard or tensor of the index is missing; empty if none is, or there is no index."""
+    """Return what is wrong with the index or its shards; empty if nothing is, or there is no index."""
     if not (path / _INDEX).exists():
         return ""
     try:
@@ -133,6 +136,7 @@ def _torch_file(path: Path, *, verify: bool) -> Findings:
     start = tail.rfind(_ZIP_END)
     if start < 0 or len(tail) - start < _ZIP_END_BYTES:
         return Findings("is cut off, or is not of torch.save")
+    # Size and offset of the archive's directory; 0xFFFFFFFF stands for a larger number elsewhere (Zip64).
     length, offset = struct.unpack_from("<II", tail, start + 12)
     if 0xFFFFFFFF not in {length, offset} and offset + length > size:
         return Findings("is cut off")
@@ -141,7 +145,7 @@ def _torch_file(path: Path, *, verify: bool) -> Findings:
     hashed = True
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         for member in _members(archive):
-            # torch.save does not compress; without its option for checksums it writes 0.
+            # torch.save does not compress; if its option for checksums is off, they are 0.
             if member.compress_type != zipfile.ZIP_STORED:
                 return Findings("is not of torch.save")
             try:

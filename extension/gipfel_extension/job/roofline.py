@@ -1,8 +1,9 @@
-"""Roofline of a run: arithmetic rate against operations for each byte of GPU memory, by GPU and over time.
+"""Roofline of a run: arithmetic rate against operations per byte of GPU memory traffic, by GPU and over time.
 
-Rates are activity times peak: ``PIPE_TENSOR_ACTIVE`` of dense bf16, ``PIPE_FP32_ACTIVE`` of FP32,
-``DRAM_ACTIVE`` of the memory's bandwidth, at the recorded clock. Peaks are those of data sheets. A recorder
-sees that a pipe is busy and not with which type: with FP8 the rate is twice as high, with TF32 half.
+Rates are activity times peak: ``PIPE_TENSOR_ACTIVE`` times that of dense bf16 and ``PIPE_FP32_ACTIVE`` times
+that of FP32, both scaled by the recorded clock, and ``DRAM_ACTIVE`` times the memory's bandwidth. Peaks are
+those of data sheets. A recorder sees that a pipe is busy, but not with which type: the true rate is twice the
+plotted one for FP8, half of it for TF32.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,9 +28,10 @@ from ..telemetry.store.overview import Overview
 from ..vetting.reference_values import ReferenceValue, gpu_reference
 from .rows import DeviceRow, Floats
 
-#: What a roofline needs of each GPU, and what makes it more exact.
+#: Metrics of a roofline; it needs at least those of the tensor pipe and of DRAM.
 ROOFLINE_METRICS = ("PIPE_TENSOR_ACTIVE", "PIPE_FP32_ACTIVE", "DRAM_ACTIVE", "SM_CLOCK", "MAX_SM_CLOCK")
-#: Dense bf16 and FP32 in 1e12/s by words of the name, special models first; "NVIDIA NAME data sheet".
+#: Peaks of dense bf16 and FP32 in TFLOP/s, by words in the name that NVML reports; the first match wins.
+#: Source: NVIDIA's data sheet of each model.
 _PEAKS: Mapping[tuple[str, ...], tuple[float, float]] = {
     ("GB200",): (2500, 80),
     ("B200",): (2250, 75),
@@ -47,7 +49,7 @@ _SIMULATED = "NVIDIA GH200 120GB"
 _MOST_POINTS = 1024
 _DECADES = 3.5
 _PIXELS = 380
-#: Of a legend of four lines, below the title.
+#: Height of a legend of four lines, below the title.
 _LEGEND_PIXELS = 77
 
 
@@ -90,18 +92,18 @@ def roof_of(name: str) -> Roof | None:
 def roofline_figure(
     overview: Overview, rows: Sequence[DeviceRow], chosen: Collection[str] = (), *, dark: bool = False
 ) -> dict[str, Any]:
-    """Return a point for each GPU and for each time of all GPUs below the roofs of their models.
+    """Return a figure with a point per GPU (mean over time) and per time (mean over GPUs), below their roofs.
 
     Parameters
     ----------
     chosen
-        UUIDs of rows that stand out.
+        UUIDs of rows to highlight.
 
     Returns
     -------
     dict
-        Axes are powers of ten, and ``layout.meta`` has the sources of the ceilings as ``sources``. Where
-        metrics or ceilings are missing, a figure that says so.
+        Plotly's figure. Values on its axes are decimal logarithms, and ``layout.meta`` has the sources of the
+        ceilings as ``sources``. Where metrics or ceilings are missing, a figure that says so.
     """
     gpus = [row for row in rows if overview.devices[row.index].kind == "gpu"]
     names = {row.index: _SIMULATED if row.simulated else overview.devices[row.index].name for row in gpus}
@@ -137,7 +139,7 @@ def _reason(overview: Overview, gpus: Sequence[DeviceRow], roofs: Mapping[int, R
         return (
             f"No roofline: {' and '.join(missing)} were not recorded in this time.<br>"
             "NVML's utilization says only that a kernel ran, not how much it computed or moved.<br>"
-            "Hopper and newer GPUs have both by NVML's GPM, older ones by DCGM: `gipfel doctor` tells which."
+            "Hopper and newer GPUs report both by NVML's GPM, older ones by DCGM: see `gipfel doctor`."
         )
     if not roofs:
         names = sorted({plain_text(overview.devices[row.index].name) for row in gpus})
@@ -264,7 +266,7 @@ def _by_gpu(
 
 def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
     layout = clear_layout("", _PIXELS, dark=dark, top=4, bottom=44)
-    # As in a stack of plots: the page moves title and legend together where the legend has fewer lines.
+    # The page moves the title down with the legend if that has fewer lines, as in `figures.stack`.
     upper = round(1 - (_LEGEND_PIXELS + 18) / (_PIXELS - 48), 6)
     layout["annotations"] = [plot_title("Roofline, TFLOP/s", 1) | {"yshift": _LEGEND_PIXELS}]
     top = max(np.log10(each.tensor) for each in roofs)

@@ -164,7 +164,7 @@ def read_yaml_file(path: Path) -> YamlMapping:
         content = read_regular(path, MAX_CHARACTERS * 4, follow=True)
         return read_yaml(content.decode(), str(path))
     except UnicodeDecodeError as error:
-        raise GipfelError(f"{path} is not UTF-8 text.", "Name a YAML file.") from error
+        raise GipfelError(f"{path} is not UTF-8 text.", "Give the path of a YAML file.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise GipfelError(

@@ -3,7 +3,7 @@ import * as React from 'react';
 /** A table in a box that scrolls, with a row of column titles. */
 export function Table(props: React.PropsWithChildren<{ heads: readonly string[] }>): React.JSX.Element {
   return (
-    // Focusable, so that the keyboard scrolls it.
+    // Focusable, so that it can be scrolled with the keyboard.
     <div className="jp-Gipfel-job-ranks" tabIndex={0} role="region" aria-label={props.heads.join(', ')}>
       <table>
         <thead>

@@ -14,7 +14,7 @@ import { MOST_CHARACTERS } from './selection';
 export type LookKind = 'stacks' | 'flame' | 'trace' | 'memory' | 'dump';
 
 const KINDS: readonly LookKind[] = ['stacks', 'flame', 'trace', 'memory', 'dump'];
-const WAITING_MS = 1_000;
+const POLL_MS = 1_000;
 const MOST_SHOWN = 5;
 const MOST_LINKS = 16;
 /** Within this time, ranks may still answer. */
@@ -25,7 +25,7 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** Buttons that look into the selected ranks of a running launch, and what the ranks answered. */
+/** Looks: diagnostics that the selected ranks of a running launch are asked for, and what they answered. */
 export function Looks(props: IProps): React.JSX.Element | null {
   const { model, trans } = props;
   const launch = model.job?.launch ?? '';
@@ -36,7 +36,7 @@ export function Looks(props: IProps): React.JSX.Element | null {
   const { selection } = model;
   const whom = selection.some
     ? trans._n('%1 selected rank', '%1 selected ranks', selection.ranks.length)
-    : trans.__('the accused, a peer, rank 0');
+    : trans.__('the suspected ranks, a peer, and rank 0');
   return (
     <section className="jp-Gipfel-pad jp-Gipfel-job-looks" aria-label={trans.__('Look into ranks')}>
       {found?.running === true && (
@@ -72,7 +72,7 @@ interface ILooks {
   readonly ask: (kind: LookKind) => Promise<void>;
 }
 
-/** Poll the looks into a launch while one is under way. */
+/** Load the looks into a launch, and poll while any is not finished. */
 function useLooks(props: IProps, launch: string): ILooks {
   const { model, trans } = props;
   const [found, setFound] = React.useState<ILookList | null>(null);
@@ -87,7 +87,7 @@ function useLooks(props: IProps, launch: string): ILooks {
       if (!own.isDisposed) {
         setFound(list);
       }
-      return list.running && list.looks.some(isUnderWay) ? WAITING_MS : null;
+      return list.running && list.looks.some(isUnderWay) ? POLL_MS : null;
     });
     poll.current = own;
     own.setVisible(true);
@@ -124,6 +124,7 @@ async function askAndStart(
   if (ranks.length > MOST_CHARACTERS) {
     throw new Error(trans.__('%1 ranks are too many. Select fewer.', selection.ranks.length));
   }
+  // A dump is always of all ranks.
   const query = { launch, what: kind, ranks: kind === 'dump' ? '' : ranks };
   const plan = await model.requests.lookPlan(query);
   const body = new LookBody(kind, plan, trans);
@@ -135,11 +136,13 @@ async function askAndStart(
   if (!button.accept || value === null) {
     return false;
   }
-  // The ranks that the dialog named, whatever is accused meanwhile.
+  // The ranks that the dialog showed, even if others are suspected by now.
   const named = kind === 'dump' ? '' : `rank=${plan.ranks.join(',')}`;
   await model.requests.startLook({ ...query, ranks: named, ...value });
   if (kind === 'dump') {
-    const text = trans.__('The ranks write their dumps; the verdicts name who keeps the others waiting.');
+    const text = trans.__(
+      'The ranks are writing their dumps. The verdicts then name the rank that the others wait for.'
+    );
     Notification.success(text, { autoClose: 10_000 });
   }
   return true;

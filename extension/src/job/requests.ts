@@ -43,7 +43,7 @@ export interface IFiguresQuery extends IJobQuery {
   readonly width: number;
 }
 
-/** What ranks of a launch are asked for; `ranks` is a selection, empty for the accused, a peer and rank 0. */
+/** What ranks of a launch are asked for; `ranks` is a selection, empty for the suspected ranks, a peer and rank 0. */
 export interface ILookQuery {
   readonly launch: string;
   readonly what: string;

@@ -49,7 +49,7 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** The shape of the result, or of a vetting that runs. */
+/** The symbol of the result, or of a running vetting. */
 function Badge(props: IProps): React.JSX.Element | null {
   const { grid, vetting } = props.model;
   if (!grid || !vetting) {
@@ -140,7 +140,7 @@ function Notices(props: IProps): React.JSX.Element {
       )}
       {vetting === null && !model.disconnected && <p>◐ {trans.__('Looking for a report…')}</p>}
       {vetting?.state === 'none' && <p>{trans.__('Not vetted yet. Choose a protocol and press Run.')}</p>}
-      {vetting?.state === 'starting' && <p>◐ {trans.__('The vetting starts…')}</p>}
+      {vetting?.state === 'starting' && <p>◐ {trans.__('Starting the vetting…')}</p>}
       {vetting?.state === 'error' && <Notice error shape="✗" text={vetting.problem} />}
       {vetting?.state === 'gone' && (
         <Notice

@@ -72,10 +72,10 @@ describe('the report', () => {
 
 describe('the widget', () => {
   it('shows the message, then the report, and stops listening', async () => {
-    const model = new FakeWidgetModel({ grid: {}, message: 'The vetting starts…' });
+    const model = new FakeWidgetModel({ grid: {}, message: 'Starting the vetting…' });
     const el = document.createElement('div');
     const leave = await model.rendered(() => vetting.render({ model, el }));
-    expect(el.textContent).toBe('The vetting starts…');
+    expect(el.textContent).toBe('Starting the vetting…');
     await model.rendered(() => {
       model.set('grid', report);
     });

@@ -1,8 +1,9 @@
 """Run programs of this package in a fork of a process that has loaded them, without a new interpreter.
 
-A program of this package that uses little memory calls `allow_forks` to permit it. The forked process must
-have one thread only, since a lock that another thread held would never be released. `ForkedProgram` starts a
-function in a fork; `PreloadedProgram` imports a job's program while the recorder and the broker are started.
+A process calls `allow_forks` to permit that it is forked; only one with little memory should, since each
+fork keeps a copy of what either of them changes. It must have one thread only, since a lock that another
+thread held would never be released. `ForkedProgram` starts a function in a fork; `PreloadedProgram` imports a
+job's program while the job's other processes are started.
 """
 
 import gc
@@ -36,7 +37,7 @@ def allow_forks() -> None:
 
 
 def can_fork() -> bool:
-    """Return whether this process may be forked and has one thread; threads of libraries count."""
+    """Return whether this process may be forked and has one thread, counting those of libraries, too."""
     try:
         return _allowed and len(list(Path("/proc/self/task").iterdir())) == 1
     except OSError:
@@ -46,7 +47,8 @@ def can_fork() -> bool:
 class ForkedProgram:
     """A program in a fork of this process, in its own session, with an interface like `subprocess.Popen`.
 
-    Its standard input is a pipe.
+    Its standard input is a pipe, its standard error that of this process, its directory ``/``. With captured
+    output only `communicate` waits for its end, else only `poll` and `wait`.
 
     Parameters
     ----------
@@ -76,8 +78,8 @@ class ForkedProgram:
         captured = output == "capture"
         read, write = os.pipe()
         self._output, program_output = os.pipe() if captured else (-1, -1)
-        # Open while the program runs. With captured output, which may leave a process behind, its end of file
-        # counts.
+        # This pipe closes when the program ends. With captured output the end of that output serves instead:
+        # a process that the program leaves behind would keep this pipe open.
         self._ended, alive = (-1, -1) if captured else os.pipe()
         self._status: int | None = None
         self.pid = os.fork()
@@ -129,7 +131,7 @@ class ForkedProgram:
         Raises
         ------
         subprocess.TimeoutExpired
-            The program still runs after `timeout` seconds.
+            The program still runs after `timeout` seconds; it is not ended, but its output is closed.
         OSError
             The program does not read its input.
         """
@@ -157,8 +159,8 @@ class ForkedProgram:
 
 
 def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep: int = -1) -> None:
-    """Replace a fork's name, variables and signal handlers, and close the parent's files except 0 to 2."""
-    # Otherwise garbage of the parent would be collected here, and close files of this process.
+    """Replace a fork's name, variables and signal handlers; close files except 0 to 2 and `keep`."""
+    # Otherwise objects inherited from the parent would be finalized here, and close this process's files.
     gc.freeze()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
@@ -195,7 +197,7 @@ def _isolate() -> None:
 def _rename(words: Sequence[bytes]) -> None:
     """Overwrite the arguments of this process, which ``ps`` shows, with other words.
 
-    The memory of the parent's variables follows and is no longer used. It is cleared, and long arguments
+    The parent's environment block follows in memory and is no longer used. It is cleared, and long arguments
     extend into it, as with setproctitle(3); the kernel shows that part if the last byte of the arguments is
     not NUL.
     """
@@ -231,7 +233,7 @@ class PreloadedProgram:
         is_package = len(argv) >= _PROGRAM_WORDS and (argv[0], *argv[1:3]) == (sys.executable, *_MODULE)
         if not is_package or not can_fork():
             return None
-        # If no process can be started, starting the command later reports it.
+        # A failed fork is ignored: the ordinary start of the command will report it.
         with suppress(OSError):
             return cls(argv)
         return None
@@ -239,9 +241,12 @@ class PreloadedProgram:
     def run(
         self, argv: Sequence[str], environment: Mapping[str, str], directory: str
     ) -> ForkedProgram | None:
-        """Run it in a directory with these variables; None, and cancelled, if `argv` is another command."""
+        """Run it in a directory with these variables.
+
+        Returns None, and ends the fork, if `argv` is another command; None, too, if the fork has ended.
+        """
         prefix, command = list(argv[: -len(self._argv)]), list(argv[-len(self._argv) :])
-        # Without a container, `env --chdir=…` enters the working directory of the EDF.
+        # Without a container, `env --chdir=…` enters the working directory of the environment (EDF).
         is_chdir = len(prefix) == 2 and (Path(prefix[0]).name, prefix[1].partition("=")[0]) == _CHDIR_COMMAND
         if is_chdir:
             prefix, directory = [], prefix[1].partition("=")[2]

@@ -1,4 +1,4 @@
-"""Spec and plan of a launch: `LaunchSpec` is the user's request, `LaunchPlan` has its files on the host."""
+"""Spec and plan of a launch: `LaunchSpec` is the user's request, `LaunchPlan` that with paths resolved."""
 
 import json
 import re
@@ -47,13 +47,13 @@ class LaunchSpec(Placement):
     in_job: bool | None = None
     """True: on free GPUs of the current job; False: in a new job; None: in the current job, if any."""
     edf: _Path = ""
-    """EDF of the ranks; empty for that of the current job, or without a job for no container."""
+    """Environment (EDF) of the ranks; empty for that of the current job, or no container if there is none."""
     launcher: Literal["torchrun", "srun", "accelerate"] = "torchrun"
     nodes: int = Field(1, ge=1, le=65536)
     nodes_min: int | None = Field(None, ge=1, le=65536)
     gpus_per_node: int = Field(1, ge=1, le=1024)
     restarts: int = Field(0, ge=0, le=1000)
-    """Number of restarts of failed ranks before the launch has failed."""
+    """How often failed ranks are restarted before the launch counts as failed."""
     kernel: OneLine = Field("", max_length=256)
     """Kernel of a notebook; empty for the notebook's kernel, or python3 if that is not installed."""
     environment: dict[str, str] = Field(default_factory=dict, max_length=256)
@@ -62,12 +62,14 @@ class LaunchSpec(Placement):
     exclude: Hostlist = ""
     scheduler: OneLine = Field("", max_length=32)
     engine: OneLine = Field("", max_length=32)
+    """Container engine, such as ``podman``; empty for the configured one."""
     runtime: _Path = ""
+    """Directory with Gipfel's own Python for the nodes; empty for the caller's."""
     cluster: OneLine = Field("", max_length=32)
     vetting: _Path = ""
-    """A vetting protocol, by name or path, that the nodes must pass; empty for none."""
+    """Protocol of health checks, by name or path, that the nodes must pass; empty for none."""
     checkpoint: _Path = ""
-    """Directory of the program's checkpoints, such as ``keep:runs/7``; it must be writable."""
+    """Writable directory of the program's checkpoints; ``keep:runs/7`` is in the storage class ``keep``."""
     min_free_gib: float = Field(0.0, ge=0)
     """Free space in GiB that the checkpoint directory must have."""
     on_preempt: Literal["requeue", "end"] = "requeue"
@@ -83,9 +85,9 @@ class LaunchSpec(Placement):
     step_hooks: bool = True
     """Log the steps of every rank without a change of its program."""
     hang_after_s: float = Field(300.0, ge=0, le=86_400)
-    """Seconds without a step after which the launch hangs, at least; 0 for no alarm."""
+    """Least time in seconds without a step after which a hang is reported; 0 for no alarm."""
     network: Gate | None = None
-    """Hosts that the ranks may reach, behind a gate; None for no gate but those of EDF and site."""
+    """Allow list of the hosts that ranks may reach; None for only those of the EDF and the site."""
     stage: StageRequest | None = None
     """Data to copy to the nodes before the ranks start, in addition to what the EDF requests."""
     preflight: bool = True
@@ -138,7 +140,7 @@ class LaunchSpec(Placement):
         return self
 
     def _check_layout(self) -> None:
-        from ...diagnosis.roles import check_size, parse_layout  # noqa: PLC0415 - numpy
+        from ...diagnosis.roles import check_size, parse_layout  # noqa: PLC0415 - numpy is slow to import
         from ...telemetry.sample import SourceError  # noqa: PLC0415
 
         try:
@@ -169,11 +171,12 @@ class LaunchSpec(Placement):
 
 
 class LaunchPlan(Frozen):
-    """Content of ``plan.json``; ``host_folder`` and mounts are paths on the host, others in the container.
+    """Content of ``plan.json``.
 
-    ``target``, ``directory`` and ``checkpoint`` are absolute. ``python`` is the interpreter of ranks without
-    a container, empty for Gipfel's own. ``edf`` is the file of the EDF on the host, empty for that of the job
-    or none. ``request`` is the new job of the launch, None if it runs in the current job.
+    ``host_folder``, ``edf``, ``vetting`` and sources of mounts are host paths, all others as the ranks see
+    them. ``target``, ``directory`` and ``checkpoint`` are absolute. ``python`` is the interpreter of ranks
+    without a container, empty for Gipfel's own. ``edf`` is empty if ranks use the job's EDF or no container.
+    ``request`` is the new job of the launch, None if it runs in the current job.
     """
 
     spec: LaunchSpec
@@ -194,7 +197,7 @@ class LaunchPlan(Frozen):
     gates: Gates | None = None
     """All gates that apply: those of the launch, its EDF and the site."""
     by_srun: bool = True
-    """True if Slurm starts the ranks; else they are processes on this machine."""
+    """True if the launcher runs in a Slurm step; else its processes run on this machine."""
     request: JobRequest | None = None
 
     @classmethod
@@ -216,7 +219,7 @@ class LaunchPlan(Frozen):
 
 
 def nodes_range(text: str) -> tuple[int, int | None]:
-    """Return the largest and smallest number of nodes in ``2`` (None for the smallest) or ``1:2``.
+    """Parse ``N`` or ``MIN:MAX`` and return the largest and the smallest number of nodes, None for ``N``.
 
     Raises
     ------
@@ -265,7 +268,9 @@ def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
 
 
 def mounts_of(paths: tuple[Path, ...], context: SubmissionContext) -> tuple[Mount, ...]:
-    """Return mounts of the user's directories at the same paths in the containers of ranks.
+    """Return mounts of these paths of the user at the same paths in the containers of ranks.
+
+    System directories, and paths below an earlier one, are left out.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Child processes with a time limit; each leads its own session, which is killed as a whole.
 
-A process with a single thread starts them, and the kernel kills them when that process ends.
-`probes_python` selects the image's Python, because training will use it.
+The caller must have a single thread, and Linux kills them when it ends. Probes are the small programs that
+measure; `python_for_probes` selects the image's Python for them, because training will use it.
 """
 
 import contextlib
@@ -164,10 +164,11 @@ class ForkedChild(Child):
         self._kill_session()
 
     def _kill_session(self) -> None:
-        # If its process ID is still unknown, closing the socket makes the server kill it.
+        # This also closes the socket to the fork server, which then kills a child whose ID is not known yet.
         self._forked.kill()
 
     def _reaped(self) -> int:
+        # The fork server waits for it.
         return -signal.SIGKILL
 
 
@@ -216,7 +217,7 @@ def start_program(
 def start_forked(
     server: ForkServer, argv: Sequence[str], *, stdin: bytes, variables: Mapping[str, str], limit_s: float
 ) -> Child:
-    """Start a probe in the fork server, with these variables in addition to the server's.
+    """Fork a probe from the fork server, with these variables in addition to the server's.
 
     Raises
     ------
@@ -275,8 +276,11 @@ def start_function(function: Callable[[], bytes], *, limit_s: float) -> Child:
     return Child(pid, output=receive, errors=errors, limit_s=limit_s)
 
 
-def probes_python(environment: Mapping[str, str]) -> str:
-    """Return the first Python on PATH that is not this runtime's; this runtime's if only that has torch."""
+def python_for_probes(environment: Mapping[str, str]) -> str:
+    """Return the first Python on PATH outside Gipfel's own environment.
+
+    Gipfel's own is returned if there is no other, or if it alone has torch.
+    """
     own = sys.executable
     image_python = find_image_python(environment.get("PATH", os.defpath), Path(sys.prefix))
     if image_python is None or _has_torch(image_python, environment):

@@ -38,7 +38,7 @@ SILENCE_S = 15.0
 _RECONNECT_S = 4.0
 _HEARTBEAT_S = 1.0
 _MAX_BATCH = 1000
-#: Seconds after a task's time limit within which the agent must report its end.
+#: Seconds after a task's time limit within which the agent must report the end of the task.
 _REPORT_LIMIT_S = 20.0
 _TICK_S = 0.2
 
@@ -59,7 +59,7 @@ class AgentPool:
     Parameters
     ----------
     nodes
-        Expected nodes; an agent of another node only waits for the end.
+        Expected nodes; an agent of another node is not used, and only told when the run ends.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class AgentPool:
         self.lost.setdefault(node, reason)
 
     def receive(self, seconds: float) -> Iterator[tuple[str, Frozen]]:
-        """Yield messages of agents, waiting up to `seconds`; heartbeats and `Hello` are handled here."""
+        """Yield messages of agents, waiting up to `seconds`; those about the connection are handled here."""
         now = time.monotonic()
         if now - self._last_heartbeat > _HEARTBEAT_S:
             self._last_heartbeat = now
@@ -176,7 +176,7 @@ def _is_own(message: Frozen, node: str) -> bool:
 
 
 class RunEnded(Exception):  # noqa: N818 - not an error
-    """The run ends before its checks: its time is up, or it was interrupted."""
+    """The run ends before all its checks are done: its time is up, or it was interrupted."""
 
 
 @dataclass
@@ -185,6 +185,8 @@ class PendingTask:
 
     Parameters
     ----------
+    due
+        When its node counts as lost, by `time.monotonic`.
     answer
         The answer; None before it arrives, and if the node was lost.
     died
@@ -222,7 +224,10 @@ class Dispatcher:
     _open: dict[int, PendingTask] = field(default_factory=dict)
 
     def submit(self, node: str, make: Callable[[int], Frozen], limit_s: float) -> PendingTask:
-        """Give a node a task with a time limit."""
+        """Give a node a task that must be done within ``limit_s`` seconds.
+
+        ``make`` returns the message for a task number. The task of a lost node is done at once, unanswered.
+        """
         pending = PendingTask(next(self._numbers), node, time.monotonic() + limit_s + _REPORT_LIMIT_S)
         if node in self.pool.present:
             self._open[pending.number] = pending
@@ -232,7 +237,7 @@ class Dispatcher:
         return pending
 
     def process_messages(self) -> None:
-        """Handle the messages of agents for a moment, and lose agents whose task is overdue.
+        """Handle messages of agents for up to `_TICK_S`, and mark agents with an overdue task as lost.
 
         Raises
         ------
@@ -254,7 +259,13 @@ class Dispatcher:
             raise RunEnded(reason)
 
     def wait(self, pending_tasks: Sequence[PendingTask]) -> None:
-        """Handle messages until all of these tasks are done."""
+        """Handle messages until all of these tasks are done.
+
+        Raises
+        ------
+        RunEnded
+            As for `process_messages`.
+        """
         while not all(each.done for each in pending_tasks):
             self.process_messages()
 

@@ -17,7 +17,7 @@ from .pairs import run_pairs
 from .report_builder import ReportBuilder, failed_alone
 
 _ORDER = (Scope.GPU, Scope.NODE, Scope.PAIR, Scope.ALL)
-#: Attempts with a group of all nodes; each is without the nodes that failed in the one before.
+#: Attempts with all nodes; each leaves out those that failed in an earlier one.
 _MAX_ATTEMPTS = 3
 
 
@@ -36,12 +36,12 @@ class GroupChecks:
         self._builder, self._dispatcher, self._one_suffices = builder, dispatcher, single_node_allowed
 
     def run(self) -> None:
-        """Run all group checks; nodes that have failed don't take part in pairs and in groups of all nodes.
+        """Run all group checks; nodes that have failed are left out of pairs and of groups of all nodes.
 
         Raises
         ------
         RunEnded
-            The run ends before.
+            The run ended before all checks were done.
         """
         entries = [entry for entry in self._builder.protocol.runnable if is_group(entry)]
         entries.sort(key=lambda each: _ORDER.index(each.scope))
@@ -57,6 +57,7 @@ class GroupChecks:
                     self._builder.set_running(node, "")
 
     def _run(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str], later_s: float) -> None:
+        # `later_s` are the seconds that the following checks may need.
         if entry.scope in {Scope.GPU, Scope.NODE}:
             self._within_nodes(entry, spec, nodes)
         elif (
@@ -73,8 +74,8 @@ class GroupChecks:
             self._builder.add([entry.not_applicable(node, reason) for node in nodes])
         elif len(nodes) < 2:
             reason = "There is no other good node to measure with."
-            alone = [entry.not_run(node, node, reason) for node in nodes]
-            self._builder.add([each.model_copy(update={"owner": Owner.SITE}) for each in alone])
+            not_run = [entry.not_run(node, node, reason) for node in nodes]
+            self._builder.add([each.model_copy(update={"owner": Owner.SITE}) for each in not_run])
         elif entry.scope is Scope.PAIR:
             run_pairs(self._builder, self._dispatcher, entry, spec, nodes, later_s=later_s)
         else:
@@ -91,11 +92,12 @@ class GroupChecks:
         nodes = []
         for node in self._builder.nodes:
             if self._builder.has_verdict(node, entry.name) or node not in self._dispatcher.pool.present:
-                # The node lacks what the probe needs, or is lost; either has a result.
+                # The node lacks what the probe needs, or is lost; in both cases it already has a result.
                 continue
             if node in failed and entry.scope in {Scope.PAIR, Scope.ALL}:
                 reason = "It did not take part, because it had failed other checks."
                 skipped = entry.not_run(node, node, reason)
+                # Reports don't count what only follows from another failure.
                 self._builder.add([skipped.model_copy(update={"evidence": {"consequence": True}})])
                 continue
             nodes.append(node)
@@ -113,13 +115,13 @@ class GroupChecks:
         return spec.model_copy(update={"request": {**spec.request, "device": "cuda" if gpus else "cpu"}})
 
     def _within_nodes(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
-        alone = [
+        single_gpu = [
             node for node in nodes if spec.per_gpu and self._dispatcher.pool.present[node].hello.gpus == 1
         ]
         reason = "The job has one GPU on this node: there is no link between GPUs to measure."
-        self._builder.add([entry.not_applicable(node, reason) for node in alone])
+        self._builder.add([entry.not_applicable(node, reason) for node in single_gpu])
         started = time.time_ns()
-        outcomes = run_groups(self._dispatcher, spec, [(node,) for node in nodes if node not in alone])
+        outcomes = run_groups(self._dispatcher, spec, [(node,) for node in nodes if node not in single_gpu])
         judged = [_judged_result(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
         self._builder.add(self._builder.compare(judged))
 
@@ -137,7 +139,7 @@ class GroupChecks:
             if not faulty or len(remaining) < 2:
                 break
         if faulty:
-            reason = "There is no measurement, because nodes were lost repeatedly."
+            reason = "There is no measurement, because nodes were lost or failed in it."
             self._builder.add([entry.not_run(node, node, reason) for node in remaining])
             return
         self._builder.add(self._builder.compare([_judged_result(entry, outcome, "", started)]))

@@ -28,7 +28,7 @@ from ..model import CheckResult
 from ..one_check import run_check
 from ..probing import IMPORT_LIMIT_S, ForkServer, LocalProbes, ProbeAnswer, read_answer
 from ..protocol import ProtocolCheck
-from .children import Child, die_with_parent, probes_python, start_forked, start_function, start_program
+from .children import Child, die_with_parent, python_for_probes, start_forked, start_function, start_program
 from .messages import (
     CheckDone,
     Heartbeat,
@@ -134,7 +134,7 @@ class Worker:
         """Start the import of torch in the fork server; if that fails, each probe imports torch itself."""
         if self._server is None:
             with contextlib.suppress(OSError):
-                self._server = ForkServer(self._probes_python(), self._environment)
+                self._server = ForkServer(self._python_for_probes(), self._environment)
 
     def _start_waiting(self) -> None:
         """Start the requested check; if it needs torch, when the import has ended."""
@@ -154,7 +154,7 @@ class Worker:
             self._check = (message, self._start_check(message))
 
     def _start_check(self, message: RunCheck) -> Child:
-        python, server = self._probes_python(), self._server
+        python, server = self._python_for_probes(), self._server
 
         def check() -> bytes:
             return check_locally(
@@ -179,7 +179,7 @@ class Worker:
                 self._results[rank] = RankResult(rank=rank, answer=answer, died=True)
 
     def _start_rank(self, message: RunRanks, variables: Mapping[str, str]) -> Child:
-        spec, python = message.spec, self._probes_python()
+        spec, python = message.spec, self._python_for_probes()
         if spec.torch and self._server and self._server.can_fork:
             # If the server has just ended, the probe is started as a program below.
             with contextlib.suppress(OSError):
@@ -192,8 +192,8 @@ class Worker:
             limit_s=spec.time_limit_s,
         )  # fmt: skip
 
-    def _probes_python(self) -> str:
-        self._python = self._python or probes_python(self._environment)
+    def _python_for_probes(self) -> str:
+        self._python = self._python or python_for_probes(self._environment)
         return self._python
 
     def _advance(self) -> None:
