@@ -99,6 +99,25 @@ def test_mounted_settings_and_requirements(check, tmp_path):
     ]
 
 
+def test_files_that_variables_name_are_looked_up_in_the_mounts(check, tmp_path):
+    found = check(
+        {
+            "x.toml": 'image = "debian:12"\nworkdir = "/work/sub"\n'
+            f'mounts = ["{tmp_path}/edf/work:/work"]\n[env]\nPIP_CONFIG_FILE = "../pip"\nPIP_CONSTRAINT = "/work/c.in /image/c.txt"\n',
+            "x.setup": "pip install acme-tool==1\n",
+            "work/pip": "[global]\ntrusted-host = a\nextra-index-url = https://a\n",
+            "work/c.in": "numpy==1.0\n",
+        }
+    )
+    assert sorted(found, key=lambda each: each[:2]) == [
+        ("extra-index", "edf/work/pip", 3),
+        ("insecure-index", "edf/work/pip", 2),
+        ("no-hashes", "edf/work/c.in", None),
+        ("setup-own-name", "edf/x.setup", 1),
+        ("yanked", "edf/work/c.in", 1),
+    ]
+
+
 def test_requirements_beside_are_those_of_the_edf_and_reported_once(check, tmp_path):
     bad = "numpy==1.0\n"
     files = {
