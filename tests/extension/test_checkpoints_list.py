@@ -112,7 +112,7 @@ def test_a_manifest_of_another_step_and_links_are_noticed(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "step-4" / MANIFEST_NAME)
     found = {each.step: each for each in find_checkpoints(tmp_path, verify=True)}
     assert {each.state for each in found.values()} == {"damaged"}
-    assert "is of step 2 by its manifest" in found[1].problem
+    assert "is of step 2 according to its manifest" in found[1].problem
 
 
 def test_files_of_other_programs_are_checked_for_their_end(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_directories_of_the_trainer_are_read(tmp_path: Path, capsys: pytest.Capt
         5: "damaged", 10: "unhashed", 15: "torn", 20: "damaged", 25: "damaged", 30: "unhashed",
     }  # fmt: skip
     assert found[5].problem == "model.safetensors is cut off"
-    assert found[20].problem == "is of step 21 by its trainer_state.json"
+    assert found[20].problem == "is of step 21 according to its trainer_state.json"
     assert found[25].problem == "model-2.safetensors is missing or not valid"
     assert main(["checkpoints", str(tmp_path)]) == 0
     out = capsys.readouterr().out

@@ -297,7 +297,7 @@ def _directory(path: Path, *, verify: bool) -> Checkpoint:
         return Checkpoint(path, "dcp", state, problem, size, step, time_ns)
     problem = check_files(path, manifest["files"], contents=verify)
     if not problem and manifest["step"] != step:
-        problem = f"is of step {manifest['step']} by its manifest"
+        problem = f"is of step {manifest['step']} according to its manifest"
     state = "damaged" if problem else "verified" if verify else "whole"
     numbers = {name: manifest[name] for name in _NUMBERS}
     return Checkpoint(path, "gipfel", state, problem, size, step, **numbers, run=manifest.get("run", ""))
