@@ -103,7 +103,8 @@ def test_files_that_variables_name_are_looked_up_in_the_mounts(check, tmp_path):
     found = check(
         {
             "x.toml": 'image = "debian:12"\nworkdir = "/work/sub"\n'
-            f'mounts = ["{tmp_path}/edf/work:/work"]\n[env]\nPIP_CONFIG_FILE = "../pip"\nPIP_CONSTRAINT = "/work/c.in /image/c.txt"\n',
+            f'mounts = ["{tmp_path}/edf/work:/work"]\n[env]\nPIP_CONFIG_FILE = "../pip"\n'
+            'PIP_CONSTRAINT = "/work/c.in /image/c.txt"\n',
             "x.setup": "pip install acme-tool==1\n",
             "work/pip": "[global]\ntrusted-host = a\nextra-index-url = https://a\n",
             "work/c.in": "numpy==1.0\n",
