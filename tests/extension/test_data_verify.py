@@ -130,6 +130,23 @@ def test_devices_and_set_user_id_files_are_named(tmp_path: Path) -> None:
     assert "a.sqsh.json is missing" in lines
 
 
+@pytest.mark.parametrize("special", ["device", "set-user-id"])
+def test_an_image_with_devices_or_set_user_id_files_gets_no_mount(
+    tmp_path: Path, special: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tree/deep").mkdir(parents=True)
+    (tmp_path / "tree/deep/tool").touch()
+    (tmp_path / "tree/deep/tool").chmod(0o4755 if special == "set-user-id" else 0o755)
+    added = ("-p", "deep/sda b 666 0 0 8 0") if special == "device" else ()
+    image = plain(tmp_path / "tree", tmp_path / "a.sqsh", *added)
+    assert main(["data", "mount", str(image)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    found = "sda is a block device" if special == "device" else "tool is a set-user-id or set-group-id file"
+    assert f"{image} is not safe to mount: deep/{found}." in printed.err
+    assert len(printed.err.splitlines()) <= 2
+
+
 def test_a_manifest_that_lies_is_found(tmp_path: Path, image: Path) -> None:
     out = tmp_path / "out"
     subprocess.run(["unsquashfs", "-q", "-n", "-d", out, image], check=True, stdout=-3)

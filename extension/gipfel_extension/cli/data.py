@@ -165,7 +165,8 @@ def mount(*, image: Path, destination: str, as_json: bool) -> int:
 
     Layers are mounted beside the image: at PATH.1, PATH.2 and so on.
 
-    Exit status: 0 printed, 1 the image is not whole or can't be mounted there.
+    Exit status: 0 printed, 1 the image is not whole, has devices or set-user-id files, or can't be mounted
+    there.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ from .options import Plan
 from .pack import PackRequest, pack, utc_now
 from .source import FileVersion, ScannedEntry, Source
 from .squashfs import SUFFIX, Node, SquashfsFile, read_blocks, root_mode, walk
-from .verify import load_entries, verify
+from .verify import load_entries, unsafe_entries, verify
 
 _MAX_LAYERS = 100
 
@@ -100,12 +100,17 @@ def mount_lines(image: Path, destination: str) -> list[str]:
     Raises
     ------
     GipfelError
-        The image is not whole, or its path can't be written in an EDF.
+        The image is not whole, has devices or set-user-id files, or its path can't be written in an EDF.
     """
     lines = []
     for number, path in enumerate([image, *find_layers(image)] if read_summary(image) else [image]):
         with SquashfsFile(path) as opened:
             source = os.fspath(opened.path.absolute())
+            if unsafe := next(unsafe_entries(walk(opened)), ""):
+                raise GipfelError(
+                    f"{path} is not safe to mount: {unsafe}",
+                    f"`gipfel data verify {path}` lists them. Pack the data again.",
+                )
         target = f"{destination}.{number}" if number else destination
         if not source.isprintable() or any(each in source for each in ':$"\\'):
             raise GipfelError(f"{source!a} can't be written in an EDF.", "Rename the file or its directory.")

@@ -9,7 +9,7 @@ content of every file. Extended attributes are covered by the chunks alone.
 import hashlib
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ def verify(path: Path, *, percent: float = 100.0, seed: int | None = None) -> Ve
     with SquashfsFile(path) as image:
         try:
             nodes = {node.path: node for node in walk(image)}
-            problems += _unsafe_entries(nodes)
+            problems += unsafe_entries(nodes.values())
             entries = read_entries(image, nodes, None if summary is None else summary.manifest)
             problems += _tree_differences(entries, nodes)
             if summary is not None:
@@ -191,12 +191,13 @@ def _hash_chunks(path: Path, descriptor: int, numbers: list[int]) -> list[str]:
         raise ImageReadError(path, error) from error
 
 
-def _unsafe_entries(nodes: dict[bytes, Node]) -> Iterator[str]:
-    for path, node in nodes.items():
+def unsafe_entries(nodes: Iterable[Node]) -> Iterator[str]:
+    """Yield a sentence for each device, pipe, socket, and set-user-id or set-group-id file."""
+    for node in nodes:
         if node.kind in _SPECIAL:
-            yield f"{display_path(path)} is a {node.kind}."
+            yield f"{display_path(node.path)} is a {node.kind}."
         elif node.kind == "file" and node.mode & _SET_ID:
-            yield f"{display_path(path)} is a set-user-id or set-group-id file."
+            yield f"{display_path(node.path)} is a set-user-id or set-group-id file."
 
 
 def _summary_differences(path: Path, summary: Summary, entries: dict[bytes, Entry]) -> Iterator[str]:
