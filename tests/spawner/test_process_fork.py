@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _FORKS = """
 import json, os, signal, sys, threading
 from gipfel_cluster.process.fork import ForkedProgram, allow_forks, can_fork
@@ -73,7 +75,7 @@ from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.process.fork import PreloadedProgram
 home = sys.argv[1]
 sys.path.append(home)
-argv = [sys.executable, "-I", "-m", "program", "word"]
+argv = [sys.executable, "-I", "-m", sys.argv[2], "word"]
 assert PreloadedProgram.for_command(argv) is None
 allow_forks()
 assert PreloadedProgram.for_command(["/usr/bin/true", *argv[1:]]) is None
@@ -87,7 +89,8 @@ for enter in ([], ["/usr/bin/env", f"--chdir={home}/in"]):
 """
 
 
-def test_a_preloaded_program_runs_like_a_new_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["program", "program.__main__"])
+def test_a_preloaded_program_runs_like_a_new_process(tmp_path: Path, module: str) -> None:
     package = tmp_path / "program"
     package.mkdir()
     (tmp_path / "in").mkdir()
@@ -98,7 +101,7 @@ def test_a_preloaded_program_runs_like_a_new_process(tmp_path: Path) -> None:
         "    sys.exit(5)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _LOADS, str(tmp_path)],
+        [sys.executable, "-W", "error", "-c", _LOADS, str(tmp_path), module],
         env={"PATH": os.defpath}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from broker_jobs import running_broker, until, write_edf
 
-from gipfel_cluster.model import GipfelError
-from gipfel_cluster.process.tree import descendants
+from gipfel_cluster.model import PYTHON, GipfelError
+from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.steps import IMAGE_PYTHON, StepJob, StepSpec, start_step
 from gipfel_cluster.steps.handle import supervisor_arguments
@@ -113,6 +113,30 @@ def test_a_gipfel_program_forks_the_supervisor_of_its_steps(tmp_path: Path) -> N
     assert _log(tmp_path, "node-0.log").splitlines() == ["ready", "there none"]
     unused = subprocess.run(supervisor_arguments(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert (unused.returncode, unused.stderr) == (0, b"")
+
+
+def _named(word: str, above: int) -> int | None:
+    """Return the descendant of a process that has a word among its arguments."""
+    lines = {each: Path(f"/proc/{each}/cmdline").read_bytes() for each in descendants(above)}
+    return next((each for each, line in lines.items() if word.encode() in line), None)
+
+
+def test_a_module_runs_in_a_fork_of_its_task_and_ends_with_it(tmp_path: Path) -> None:
+    command = (PYTHON, "-I", "-m", "http.server", "--bind=127.0.0.1", "0")
+    environment = _environment()
+    for number, fork in enumerate((True, False)):
+        folder = tmp_path / str(number)
+        spec = StepSpec(command=command, folder=str(folder), environment={"MINE": "x"}, fork=fork)
+        with start_step(spec, environment) as step:
+            until(lambda step=step: step.tasks)
+            task = step.tasks[0].pid
+            child = until(lambda task=task: _named("http.server", task))
+            own, others = (Path("/proc", str(pid), "auxv").read_bytes() for pid in (child, task))
+            # Only a new program has another stack.
+            assert (own == others) is fork
+            os.kill(task, signal.SIGKILL)
+            until(lambda child=child: Process.of(child) is None)
+            assert step.wait(60) == 128 + signal.SIGKILL
 
 
 def test_time_limit_kill_on_bad_exit_and_errors(tmp_path: Path) -> None:

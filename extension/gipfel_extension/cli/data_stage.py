@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.staged import OBJECTS
 
 from .runs import size_text
@@ -125,6 +126,7 @@ def stage(
     except ValueError as error:
         raise click.UsageError(f"The options can't be used: {str(error).splitlines()[0]}") from error
     _check(spec)
+    allow_forks()
     folder = start_staging(spec, os.environ)
     if no_wait:
         click.echo(json.dumps({"id": folder.name, "folder": str(folder)}) if as_json else folder.name)

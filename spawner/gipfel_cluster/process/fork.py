@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from ..namespaces import die_with_parent
+
 _allowed = False
 _isolated = False
 _MODULE = ("-I", "-m")
@@ -160,6 +162,7 @@ class ForkedProgram:
 
 def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep: int = -1) -> None:
     """Replace a fork's name, variables and signal handlers; close files except 0 to 2 and `keep`."""
+    variables = dict(environment)  # it may be os.environ
     # Otherwise objects inherited from the parent would be finalized here, and close this process's files.
     gc.freeze()
     signal.set_wakeup_fd(-1)
@@ -173,7 +176,7 @@ def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep:
                 os.close(descriptor)
     _isolate()
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(variables)
     sys.argv = [argv[0]]
     # The parent's streams may contain unwritten output, or be None.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor
@@ -213,29 +216,31 @@ def _rename(words: Sequence[bytes]) -> None:
 
 
 class PreloadedProgram:
-    """A Python package that is imported in a fork of this process while the job is prepared.
+    """A Python package or module that is imported in a fork of this process while the job is prepared.
 
-    `run` runs it as ``python -I -m PACKAGE …`` would; without that call it ends with this process.
+    `run` runs it as ``python -I -m MODULE …`` would; without that call it ends with this process.
 
     Parameters
     ----------
     argv
         The command that would start it.
+    bound
+        Whether the kernel kills it when this process ends.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
-        self._argv = list(argv)
+    def __init__(self, argv: Sequence[str], *, bound: bool = False) -> None:
+        self._argv, self._bound = list(argv), bound
         self._forked = ForkedProgram(argv, self._main, os.environ, output="inherit")
 
     @classmethod
-    def for_command(cls, argv: Sequence[str]) -> "PreloadedProgram | None":
-        """Return the program of a command; None if it is not a Python package or can't be forked."""
-        is_package = len(argv) >= _PROGRAM_WORDS and (argv[0], *argv[1:3]) == (sys.executable, *_MODULE)
-        if not is_package or not can_fork():
+    def for_command(cls, argv: Sequence[str], *, bound: bool = False) -> "PreloadedProgram | None":
+        """Return the program of a command; None if it is not a Python module or can't be forked."""
+        is_module = len(argv) >= _PROGRAM_WORDS and (argv[0], *argv[1:3]) == (sys.executable, *_MODULE)
+        if not is_module or not can_fork():
             return None
         # A failed fork is ignored: the ordinary start of the command will report it.
         with suppress(OSError):
-            return cls(argv)
+            return cls(argv, bound=bound)
         return None
 
     def run(
@@ -266,10 +271,14 @@ class PreloadedProgram:
 
     def _main(self) -> int:
         module = self._argv[3]
+        if self._bound:
+            die_with_parent()
         with suppress(ImportError):  # reported when it is run
-            importlib.import_module(f"{module}.__main__")
-        # Keep what it imported, but let runpy execute it again as the main module.
-        sys.modules.pop(f"{module}.__main__", None)
+            is_package = hasattr(importlib.import_module(module), "__path__")
+            executed = f"{module}.__main__" if is_package else module
+            importlib.import_module(executed)
+            # Keep what it imported, but let runpy execute it again as the main module.
+            sys.modules.pop(executed, None)
         line = sys.stdin.readline()
         if not line:
             return 0

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ..model import GipfelError
+from ..model import PYTHON, GipfelError
 from ..namespaces import die_with_parent
+from ..process.fork import ForkedProgram, PreloadedProgram, allow_forks
 from ..process.tree import adopt_orphans, end_descendants
 from ..runs import ScratchFolder, write_atomically
 from .container import step_edf, task_invocation
@@ -32,7 +33,7 @@ class TaskRunner:
         self._plan = plan
         self._environment = dict(environment)
         self.location = task_location(plan, environment)
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | ForkedProgram | None = None
         self._received: int | None = None
 
     def run(self) -> int:
@@ -57,6 +58,7 @@ class TaskRunner:
     def _run_in(self, scratch: Path) -> int:
         # Slurm's variables describe this step: its supervisor removed those of the job.
         environment = {name: value for name, value in self._environment.items() if name != STEP_VARIABLE}
+        preloaded = self._preload()
         invocation, directory = task_invocation(
             self._plan,
             step_edf(self._plan, environment),
@@ -71,10 +73,12 @@ class TaskRunner:
         received = self._received
         if received is not None:
             return 128 + received
+        variables = dict(invocation.environment)
+        self._child = preloaded.run(invocation.argv, variables, directory) if preloaded else None
         try:
-            self._child = subprocess.Popen(
+            self._child = self._child or subprocess.Popen(
                 invocation.argv,
-                env=dict(invocation.environment),
+                env=variables,
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -92,7 +96,14 @@ class TaskRunner:
         status = self._wait(self._child)
         return 128 - status if status < 0 else status
 
-    def _wait(self, child: subprocess.Popen[bytes]) -> int:
+    def _preload(self) -> PreloadedProgram | None:
+        """Begin to import the command's module, if it may run in a fork of this process."""
+        first, *others = self._plan.spec.command
+        if not self._plan.spec.fork or first != PYTHON:
+            return None
+        return PreloadedProgram.for_command((sys.executable, *others), bound=True)
+
+    def _wait(self, child: "subprocess.Popen[bytes] | ForkedProgram") -> int:
         """Wait for the end; if the step is to stop, send SIGTERM once to the command alone.
 
         Slurm would signal all processes of the task at the same time, also those that others need for an
@@ -177,6 +188,7 @@ def visible_gpus(plan: StepPlan, node: str, environment: Mapping[str, str]) -> t
 
 def main(environment: MutableMapping[str, str] = os.environ) -> int:
     """Run the task of this process; return 125, with one line on stderr, if its container can't be made."""
+    allow_forks()
     try:
         plan = StepPlan.model_validate_json(environment.pop(STEP_VARIABLE, ""))
         return TaskRunner(plan, environment).run()

@@ -65,6 +65,9 @@ class StepSpec(Frozen):
     Slurm."""
     grace_s: float = Field(10.0, ge=0, le=3600)
     """Seconds between SIGTERM and SIGKILL when the step is stopped."""
+    fork: bool = False
+    """True if a Python module of this package may run in a fork of the program that starts it on each node,
+    which saves the start of an interpreter; used without a container and a gate."""
 
     @field_validator("environment")
     @classmethod

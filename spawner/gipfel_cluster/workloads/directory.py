@@ -19,17 +19,20 @@ the name of the parent directory, such as ``launches``.
 
 import contextlib
 import fcntl
+import importlib
 import json
 import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
 from ..model import Frozen, GipfelError, one_line
+from ..process.fork import ForkedProgram, can_fork
 from ..process.tree import Process
 from ..regular_files import open_log, read_regular, read_tail
 from ..runs import make_private, runs_root, write_atomically
@@ -332,9 +335,19 @@ def _numbers(parent: Path) -> list[int]:
 
 
 def start_detached(
-    argv: Sequence[str], log: Path, environment: Mapping[str, str], *, cwd: str | None = "/"
+    argv: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    *,
+    cwd: str | None = "/",
+    fork: bool = False,
 ) -> None:
     """Start a supervisor that outlives this process, in a session of its own; its output goes to a log.
+
+    Parameters
+    ----------
+    fork
+        Whether it may be a fork of this process; then `argv` names a module whose ``main`` gets the rest.
 
     Raises
     ------
@@ -343,6 +356,9 @@ def start_detached(
     """
     output = open_log(log)
     try:
+        if fork and can_fork():
+            ForkedProgram(argv, partial(_run_module, argv, log), environment)
+            return
         subprocess.Popen(
             argv,
             env=dict(environment),
@@ -354,3 +370,11 @@ def start_detached(
         )
     finally:
         os.close(output)
+
+
+def _run_module(argv: Sequence[str], log: Path) -> int:
+    for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (open_log(log), 1)):
+        os.dup2(source, target)
+        os.close(source)
+    os.dup2(1, 2)
+    return int(importlib.import_module(argv[3]).main(list(argv[4:])))

@@ -167,7 +167,9 @@ def start_supervisor(
         send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder), program=program), Done)
         return
     module = LAUNCH_SUPERVISOR_MODULE if program == "launch" else TRANSFER_SUPERVISOR_MODULE
-    start_detached((sys.executable, "-I", "-m", module, str(folder)), folder / LOG, environment)
+    argv = (sys.executable, "-I", "-m", module, str(folder))
+    # To import a transfer's supervisor again takes longer than to copy small files.
+    start_detached(argv, folder / LOG, environment, fork=program == "transfer")
 
 
 class HostContext:

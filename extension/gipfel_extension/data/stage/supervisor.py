@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.staged import epilog_script
@@ -77,6 +78,11 @@ class Coordinator:
     ----------
     nodes
         Names of the nodes; a node's number is its rank.
+
+    Attributes
+    ----------
+    changed
+        Set when a node has reported something else than progress.
     """
 
     def __init__(self, nodes: tuple[str, ...], total: int, environment: Mapping[str, str]) -> None:
@@ -88,6 +94,10 @@ class Coordinator:
         self.rendezvous = Rendezvous(
             hosts=_own_hosts(nodes, environment), port=self._listener.getsockname()[1], key=self._key.hex()
         )
+        self.changed = threading.Event()
+
+    def serve(self) -> None:
+        """Accept the nodes' connections, in a thread."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def plan(self) -> bool:
@@ -112,6 +122,7 @@ class Coordinator:
             if not member.failed:
                 member.change(phase="failed", problem=problem)
                 self._send(member, {"kind": "end"})
+        self.changed.set()
 
     def fail_silent(self, limit_s: float) -> None:
         """Mark nodes as failed that have made no progress for some time."""
@@ -182,6 +193,8 @@ class Coordinator:
                 member.change(**counts, phase="staged", problem="")
             else:
                 member.change(**counts)
+        if kind in {"hello", "staged"}:
+            self.changed.set()
 
     def _send(self, member: _Member, message: dict[str, Any]) -> None:
         if member.channel is not None:
@@ -267,8 +280,11 @@ class Supervisor:
             name="stage",
             epilog=str(epilog),
             grace_s=_GRACE_S,
+            fork=True,
         )
         with start_step(spec, self._environment, job=self._setting) as step:
+            # Only now, since the step's supervisor is a fork, for which this process must have one thread.
+            coordinator.serve()
             try:
                 return self._follow(coordinator, step)
             finally:
@@ -283,7 +299,9 @@ class Supervisor:
                 return STOPPED, "stopped", "The staging was stopped, and its copies are removed."
             if self._signal:
                 return 128 + self._signal, "stopped", "The job was ended."
-            status = step.wait(_LOOK_S)
+            coordinator.changed.wait(_LOOK_S)
+            coordinator.changed.clear()
+            status = step.poll()
             if not planned:
                 if time.monotonic() - began > _JOIN_S or status is not None:
                     self._fail_absent(coordinator, step)
@@ -361,6 +379,7 @@ def _share(copies: tuple[NodeCopy, ...], total: int) -> float:
 def main(arguments: list[str]) -> int:
     """Supervise a staging to its end."""
     folder = Path(arguments[0])
+    allow_forks()
     try:
         with hold_supervisor_lock(folder):
             if arguments[1:] == ["-"]:

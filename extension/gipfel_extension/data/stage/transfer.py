@@ -25,7 +25,7 @@ from ...telemetry.files import read_regular
 from .model import TRANSFERS, StageSpec, TransferState
 
 _MAX_BYTES = 1 << 20
-_POLL_S = 0.3
+_POLL_S = 0.1
 
 
 def start_staging(spec: StageSpec, environment: Mapping[str, str], parent: Path | None = None) -> Path:
