@@ -1,9 +1,10 @@
 """Enter a gate, and become a command: ``python -I -m gipfel_cluster.egress PROGRAM ARGUMENTS…``.
 
-The process moves into a network namespace with a loopback interface alone, keeps its number there, and
-executes the program. A second process stays outside: it has the listening sockets that were made inside, and
-ends with the program. In the namespace every address is local, so that a connection to any address arrives:
-at the gate, or nowhere, which a packet socket reports to the process outside.
+The process moves into a network namespace that has only a loopback interface, keeps its process id, and
+executes the program. A second process stays outside: it has the listening sockets that were created inside,
+and ends with the program. In the namespace every address is local, so that a connection to any address ends
+at a socket in the namespace, or is refused by the kernel; a packet socket reports refusals to the process
+outside.
 
 Nothing here needs root, a tunnel device or a firewall. A program inside can't leave the namespace, since its
 user namespace has no rights over the one outside; nor can it trace the process there.
@@ -27,11 +28,11 @@ from ..namespaces import SandboxError, die_with_parent, enter_private_network
 # Not imported from start.py, which is slow to import and not needed inside.
 _PLAN_VARIABLE, _PROXY_PORT = "GIPFEL_GATE_PLAN", 3128
 _FAILED = 125
-#: The process outside, as `ps` and the list of a job's connections show it.
+#: Name of the process outside, in `ps` and in the list of a job's connections.
 PROGRAM_NAME = "gipfel-gate"
 _READY_S = 60.0
-_TICK_S = 1.0
-_LOOK_S = 2.0
+#: Longest pause between two turns of the loop outside, and the interval at which it looks for `closed.json`.
+_TICK_S, _LOOK_S = 1.0, 2.0
 _BACKLOG = 256
 _DNS_PORT = 53
 _ETH_ALL = 3
@@ -57,18 +58,18 @@ def _make_all_addresses_local() -> None:
             # RTM_NEWROUTE with NLM_F_REQUEST, NLM_F_ACK and NLM_F_CREATE.
             netlink.send(struct.pack("=IHHII", 16 + len(route), 24, 0x405, 1, 0) + route)
             number = -struct.unpack_from("=i", netlink.recv(4096), 16)[0]
-            # A machine without IPv6 has no way out by it either.
+            # If IPv6 is missing on this machine, there is no way out through it either.
             if number and family == socket.AF_INET:
                 raise OSError(number, os.strerror(number))
 
 
 def _sockets_inside(ports: list[int]) -> list[socket.socket]:
-    """Return the packet socket, that for names, that of the proxy, and one for each port."""
+    """Return the packet socket, the DNS socket, the proxy's socket, and one for each port, in this order."""
     packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_ALL))
     _attach_filter(packets)
     packets.bind(("lo", _ETH_ALL))
     names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    # The answer must come from the address that was asked.
+    # A DNS answer must come from the address that the query was sent to.
     names.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
     names.bind(("0.0.0.0", _DNS_PORT))  # noqa: S104 - of the namespace
     found = [packets, names]
@@ -83,12 +84,12 @@ def _sockets_inside(ports: list[int]) -> list[socket.socket]:
 
 
 def _attach_filter(packets: socket.socket) -> None:
-    """Let through the kernel's refusals alone: TCP resets of connections, and ICMP's unreachable ports.
+    """Filter the packet socket: only the kernel's refusals pass, TCP resets and ICMP's "port unreachable".
 
     A reset that answers the start of a connection has the flags RST and ACK and the sequence number 0.
     """
     byte, word, byte_x, word_x, header_x, mask, equal, end = 0x30, 0x20, 0x50, 0x40, 0xB1, 0x54, 0x15, 0x06
-    # Instructions of the classic BPF: operation, operand, and where it jumps if equal, and if not.
+    # Instructions of classic BPF: operation, operand, and the label to jump to if equal, and if not.
     program: list[tuple[str, int, int, str, str]] = [
         ("", byte, 0, "", ""),
         ("", mask, 0xF0, "", ""),
@@ -128,7 +129,7 @@ def _attach_filter(packets: socket.socket) -> None:
 
 
 def refused_destination(packet: bytes) -> tuple[str, str, int] | None:
-    """Return protocol, address and port that the kernel refused with a packet; None for others."""
+    """Return protocol, address and port that the kernel refused with this packet; None for other packets."""
     six = packet[:1] and packet[0] >> 4 == 6
     start = 40 if six else (packet[0] & 15) * 4 if packet else 0
     kind = packet[6] if six and len(packet) > 6 else packet[9] if len(packet) > 9 else 0
@@ -225,7 +226,7 @@ def _start_outside(plan: dict[str, Any]) -> socket.socket:
         _serve(plan, theirs, program)
         status = 0
     finally:
-        # Without it, the program has no way out any more.
+        # When this process ends, the program has no network any more.
         os._exit(status)
 
 
@@ -247,7 +248,7 @@ def main() -> NoReturn:
     if not ready:
         sys.stderr.write("gipfel: the gate can't be made: its process outside has ended\n")
         sys.exit(_FAILED)
-    # A change of the user namespace has undone it.
+    # Entering the user namespace has reset this setting.
     die_with_parent()
     if os.getppid() != parent:
         sys.exit(_FAILED)

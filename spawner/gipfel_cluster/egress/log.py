@@ -1,9 +1,10 @@
-"""Destinations that programs in a gate asked for: ``gate/<node>-<pid>.jsonl`` of the run folder.
+"""Log of the destinations that programs behind a gate tried to reach: ``gate/<node>-<pid>.jsonl`` of the run.
 
-A line holds the totals of one destination until then; the last line of each counts. ``gate/closed.json`` ends
-the network of all gates of the run: each looks for it every two seconds, and never opens again.
+A line has the totals of one destination up to that time, so only the last line of each destination counts.
+``gate/closed.json`` ends the network of all gates of the run for good: each gate checks every two seconds
+whether the file exists.
 
-Recorders read these files, too, which import nothing of Gipfel but `regular_files`.
+Recorders read these files too. They must not import other modules of Gipfel than `regular_files`.
 """
 
 import json
@@ -19,11 +20,11 @@ from typing import Any
 from ..regular_files import open_log, read_regular
 
 DIRECTORY, CLOSED = "gate", "closed.json"
-#: The protocol of a line that names ranks which run outside of their gate.
+#: The field ``protocol`` of a line about ranks that run outside the gate that was declared for them.
 OUTSIDE = "outside"
 _MAX_BYTES = 8 << 20
 _MAX_CLOSED_BYTES = 4096
-#: Destinations that one gate distinguishes; the others share one line.
+#: Number of destinations that one gate counts separately; all further ones share one line.
 _MOST = 5000
 _WRITE_NS = 2 * 10**9
 _OTHERS = "other destinations"
@@ -36,13 +37,21 @@ class Destination:
     Parameters
     ----------
     name
-        The name that the program asked for, or an address where it used one without a name.
+        The host name that the program requested, or the address if it connected without a name.
     protocol
         ``tcp``, ``udp``, ``dns``, or `OUTSIDE`.
     reason
-        Why it was refused; empty where it was allowed.
+        Why it was refused; empty if it was allowed.
+    address
+        The address that was connected to; empty if that is unknown.
+    count
+        Number of attempts.
     sent, received
-        Bytes that passed the gate, without the handshake with it.
+        Bytes that passed the gate, without the handshake with the proxy.
+    first_ns, last_ns
+        Times of the first and the last attempt, in nanoseconds since 1970.
+    changed
+        Whether the totals have changed since they were last written.
     """
 
     name: str
@@ -65,7 +74,7 @@ class GateLog:
     Parameters
     ----------
     folder
-        Directory of the file, made if it is missing; None to write none.
+        Directory of the file, created if it is missing; None to write no file.
     """
 
     def __init__(
@@ -78,7 +87,7 @@ class GateLog:
         self._written_ns = 0
 
     def open(self) -> None:
-        """Make the file, so that readers know of the gate before a program asks for a destination."""
+        """Create the file, so that readers know of the gate before a program tries to reach a destination."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -87,8 +96,8 @@ class GateLog:
     def note(
         self, name: str, port: int, protocol: str, *, allowed: bool, reason: str = "", address: str = ""
     ) -> Destination:
-        """Count an attempt to reach a destination; the first one is written at once."""
-        # People read it in terminals, which obey control characters.
+        """Count an attempt and return its destination's totals; the first attempt is written immediately."""
+        # The log is read in terminals, which would interpret control characters.
         name = "".join(each if each.isprintable() else "?" for each in " ".join(name.split())[:253])
         with self._lock:
             key = (name, port, protocol, allowed)
@@ -107,14 +116,14 @@ class GateLog:
         return found
 
     def add_bytes(self, destination: Destination, *, sent: int = 0, received: int = 0) -> None:
-        """Add bytes that passed."""
+        """Add to the bytes that passed the gate."""
         with self._lock:
             destination.sent += sent
             destination.received += received
             destination.changed = True
 
     def flush(self, *, at_once: bool = False) -> None:
-        """Write the totals that changed, if two seconds have passed."""
+        """Write the totals that changed, at most every two seconds unless ``at_once``."""
         with self._lock:
             if at_once or self._clock_ns() - self._written_ns >= _WRITE_NS:
                 self._write()
@@ -144,7 +153,7 @@ class GateLog:
 
 
 def read_closed(folder: Path) -> str:
-    """Return who ended the network of a run's gates, and why; empty where it is open."""
+    """Return a sentence on who ended the network of a run's gates and why; empty if nobody has."""
     path = folder / CLOSED
     try:
         path.lstat()
@@ -154,7 +163,7 @@ def read_closed(folder: Path) -> str:
         content = json.loads(read_regular(path, _MAX_CLOSED_BYTES))
         by, reason = str(content["by"]), str(content["reason"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        # A file that can't be read closes, too.
+        # A file that exists but can't be read also ends the network.
         return "the network of this job was ended"
     text = f"{by} ended the network of this job" + (f": {reason}" if reason else "")
     return " ".join(text.split())[:450]

@@ -1,12 +1,12 @@
-"""Answers to questions of the domain name system (RFC 1035), as far as programs in a gate need them."""
+"""DNS messages (RFC 1035): parse the queries of programs behind a gate, and encode the answers."""
 
 import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-#: Codes of an answer, RCODE of RFC 1035.
+#: Response codes (RCODE of RFC 1035).
 OK, MALFORMED, FAILED, UNKNOWN, REFUSED = 0, 1, 2, 3, 5
-#: Types of records.
+#: Record types.
 TYPE_A, TYPE_AAAA = 1, 28
 _INTERNET = 1
 _HEADER = struct.Struct("!HHHHHH")
@@ -18,12 +18,12 @@ _TTL_S = 30
 
 @dataclass(frozen=True)
 class Question:
-    """A question for the records of one name.
+    """A query for the records of one name.
 
     Parameters
     ----------
     raw
-        The question as it was asked, which an answer repeats.
+        The question section as received, which the answer repeats.
     """
 
     identifier: int
@@ -34,12 +34,12 @@ class Question:
 
 
 def parse_question(data: bytes) -> Question:
-    """Parse a datagram with one question; additional records, such as EDNS's, are ignored.
+    """Parse a datagram with one question; additional records, such as those of EDNS, are ignored.
 
     Raises
     ------
     ValueError
-        It is not a question about one name of the Internet.
+        The datagram is not a query for one name of the class Internet.
     """
     if len(data) < _HEADER.size:
         raise ValueError("shorter than a header")
@@ -54,7 +54,7 @@ def parse_question(data: bytes) -> Question:
         length = data[offset]
         if length == 0:
             break
-        # Longer ones are compressed; a question has nothing before it that it could refer to.
+        # A larger length is a compression pointer, and nothing precedes the question that it could point to.
         if length > 63 or offset + 1 + length > len(data) or len(labels) > 127:
             raise ValueError("a label is too long")
         labels.append(data[offset + 1 : offset + 1 + length].decode("ascii"))
@@ -69,12 +69,12 @@ def parse_question(data: bytes) -> Question:
 
 
 def answer(question: Question, code: int, addresses: tuple[str, ...] = ()) -> bytes:
-    """Return the datagram that answers a question, with the IPv4 addresses of its name."""
+    """Return the datagram that answers a query, with a response code and the IPv4 addresses of the name."""
     shown = [IPv4Address(each) for each in addresses if "." in each][:_MOST_ADDRESSES]
     records = shown if question.type == TYPE_A and code == OK else []
     flags = _IS_ANSWER | (question.flags & _RECURSION_DESIRED) | _RECURSION_AVAILABLE | code
     head = _HEADER.pack(question.identifier, flags, 1, len(records), 0, 0)
-    # The name of each record is a reference to the question's, at offset 12.
+    # Each record's name is a pointer to the name in the question, at offset 12.
     body = b"".join(
         struct.pack("!HHHIH", 0xC00C, TYPE_A, _INTERNET, _TTL_S, 4) + each.packed for each in records
     )

@@ -1,10 +1,10 @@
-"""The open side of a gate: it accepts what programs inside connect to, and connects outside if allowed.
+"""The part of a gate outside: accepts the connections of programs inside, and connects to allowed hosts.
 
-Its listening sockets were made inside the gate's network namespace and were passed to this process, which
-stays outside: a connection needs no other process in between. Programs reach it as an HTTP proxy (``CONNECT``
-and plain HTTP). Programs without proxies reach it by the addresses that :meth:`Proxy.answer_name` gave them,
-at the ports of the allow list: in the namespace every address is local, and the socket's own address is the
-one that the program asked for.
+Its listening sockets were created inside the gate's network namespace and passed to this process, which stays
+outside, so that no further process is needed in between. Programs use it as an HTTP proxy (``CONNECT`` and
+plain HTTP). Programs that do not support proxies connect to the addresses that :meth:`Proxy.answer_name` gave
+them, at the ports of the allow list: in the namespace every address is local, and the address of the accepted
+socket is the one that the program connected to.
 """
 
 import os
@@ -30,22 +30,23 @@ _HEAD_BYTES = 64 << 10
 _HEAD_S = 30.0
 _CONNECT_S = 30.0
 _PIPE_BYTES = 1 << 20
+#: Numbers of connections and DNS queries that are handled concurrently; further ones are closed or dropped.
 _MOST_CONNECTIONS, _MOST_QUESTIONS = 512, 32
 _MOST_NAMES = 4096
 _MOST_HEAD_S = 120.0
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _HOP_HEADERS = (b"proxy-", b"connection:", b"keep-alive:", b"host:", b"te:", b"upgrade:")
-#: IP_PKTINFO of linux/in.h, which carries the address that a datagram was sent to.
+#: IP_PKTINFO of linux/in.h: the address that a datagram was sent to.
 _PACKET_INFO = (socket.IPPROTO_IP, 8)
 _NOT_ALLOWED = "not on the allow list"
 
 
 class RefusedError(Exception):
-    """A destination is not reached; the message is the reason."""
+    """A destination that a program must not reach, or that can't be reached; the message is the reason."""
 
 
 def resolve_outside(name: str, port: int) -> list[str]:
-    """Return the addresses of a name, by the resolver of this machine.
+    """Return the addresses of a name according to the resolver of this machine.
 
     Raises
     ------
@@ -57,7 +58,7 @@ def resolve_outside(name: str, port: int) -> list[str]:
 
 
 def search_domains(path: Path = Path("/etc/resolv.conf")) -> tuple[str, ...]:
-    """Return the domains that the resolver of this machine searches, which are the site's own."""
+    """Return the search domains of this machine's resolver, which are the site's own domains."""
     try:
         lines = read_regular(path, _HEAD_BYTES, follow=True).decode(errors="replace").lower().splitlines()
     except OSError:
@@ -73,9 +74,9 @@ class Proxy:
     Parameters
     ----------
     inside
-        The cluster's address ranges, which a name below a wildcard must not open.
+        The cluster's address ranges. A name that only a wildcard allows must not resolve to one of them.
     domains
-        The site's own domains, whose names may.
+        The site's own domains, whose names may resolve to them.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Proxy:
         self._question_slots = threading.BoundedSemaphore(_MOST_QUESTIONS)
 
     def close(self, reason: str) -> None:
-        """Refuse every destination from now on, and end the open connections."""
+        """Refuse all destinations from now on, giving this reason, and end the open connections."""
         with self._lock:
             self._closed = reason
             for each in self._open:
@@ -106,7 +107,7 @@ class Proxy:
                     each.shutdown(socket.SHUT_RDWR)
 
     def accept(self, listener: socket.socket, *, direct: bool) -> None:
-        """Accept one connection and handle it in a thread; ``direct`` for one without a proxy's protocol."""
+        """Accept one connection and handle it in a thread; ``direct`` means without a proxy protocol."""
         client, _ = listener.accept()
         if not self._slots.acquire(blocking=False):
             client.close()
@@ -115,12 +116,12 @@ class Proxy:
         threading.Thread(target=self._guarded, args=(handle, client), daemon=True).start()
 
     def answer_name(self, server: socket.socket) -> None:
-        """Answer one question for a name in a thread."""
+        """Answer one DNS query in a thread."""
         data, ancillary, _, client = server.recvmsg(2048, 128)
         asked = next((each for level, kind, each in ancillary if (level, kind) == _PACKET_INFO), b"")
 
         def reply(content: bytes) -> None:
-            # From the address that was asked: a program ignores another one's answer.
+            # Sent from the address of the query: a program ignores answers from other addresses.
             source = [(*_PACKET_INFO, bytes(4) + asked[8:12] + bytes(4))] if len(asked) >= 12 else []
             with suppress(OSError):
                 server.sendmsg([content], source, 0, client)
@@ -162,7 +163,7 @@ class Proxy:
             if method == b"CONNECT":
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             server.sendall(forwarded + rest)
-            # Data can leave in a path or a header, too.
+            # The request's head counts as sent data: a path or a header can carry data out as well.
             self._log.add_bytes(destination, sent=len(forwarded) + len(rest))
             self._relay(client, server, destination)
 
@@ -172,14 +173,14 @@ class Proxy:
         try:
             server, destination = self._connect(self._names.get(address, address), port, address)
         except (OSError, RefusedError):
-            # The program sees a reset instead of an end without data.
+            # The program gets a reset rather than an empty response.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raise
         with server:
             self._relay(client, server, destination)
 
     def _connect(self, name: str, port: int, target: str) -> tuple[socket.socket, Destination]:
-        """Connect to a destination, by its name or by an address that was given for its name."""
+        """Connect to a destination; ``target`` is its name, or an address that was resolved for the name."""
         name = normal_name(name)
         reason = self._closed or ("" if self._gates.allows(name, port) else _NOT_ALLOWED)
         if not reason:
@@ -199,9 +200,15 @@ class Proxy:
         return [normal_name(target)] if is_address(normal_name(target)) else self._resolve(target, port)
 
     def _public(self, name: str, addresses: Iterable[str]) -> list[str]:
-        """Return the addresses that a name may have.
+        """Return those of a name's addresses that may be connected to.
 
-        A foreign name server must not open this machine, nor the cluster for names that strangers may make.
+        A foreign name server must not give access to this machine, nor to the cluster if only a wildcard
+        allows the name.
+
+        Raises
+        ------
+        RefusedError
+            No address is left.
         """
         found, reason = [], "it has no address"
         chosen = self._gates.lists(name) or name.endswith(self._domains)
@@ -231,11 +238,11 @@ class Proxy:
         addresses: tuple[str, ...] = ()
         try:
             if question.name.endswith(".arpa"):
-                # Names of addresses: nothing is passed on, and programs ask for their own.
+                # Reverse lookups are not forwarded; programs make them for their own addresses.
                 code = UNKNOWN
                 return
             reason = self._closed or ("" if self._gates.allows_name(question.name) else _NOT_ALLOWED)
-            # Programs ask for both kinds of addresses; one line is enough.
+            # Programs query IPv4 and IPv6 addresses of a name; one line in the log is enough.
             if reason and question.type != TYPE_AAAA:
                 self._log.note(question.name, 53, "dns", allowed=False, reason=reason)
             if not reason:
@@ -256,7 +263,7 @@ class Proxy:
         return OK, found
 
     def _relay(self, client: socket.socket, server: socket.socket, destination: Destination) -> None:
-        """Pass on both directions until both have ended."""
+        """Relay data in both directions until both have ended."""
         for each in (client, server):
             each.settimeout(None)
         with self._lock:
@@ -278,7 +285,7 @@ class Proxy:
 
 
 def _splice(source: socket.socket, target: socket.socket, count: Callable[[int], None]) -> None:
-    """Move bytes without copying them into this process, and pass the end on."""
+    """Move data from source to target without copying it into this process; pass on the end of data."""
     reader, writer = os.pipe()
     try:
         with suppress(OSError):
@@ -291,7 +298,7 @@ def _splice(source: socket.socket, target: socket.socket, count: Callable[[int],
                 moved -= os.splice(reader, target.fileno(), moved)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        # One side is gone: the other direction must not wait for it.
+        # One side has disconnected: the other direction must not wait for it.
         for each in (source, target):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -311,7 +318,7 @@ def _first_connection(addresses: Iterable[str], port: int) -> socket.socket:
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    """Return the head of a request, and what was already received after it."""
+    """Return the head of a request, and the data that was already received after it."""
     data = b""
     latest = time.monotonic() + _MOST_HEAD_S
     while b"\r\n\r\n" not in data:
@@ -324,9 +331,9 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _parse_head(head: bytes) -> tuple[bytes, str, int, bytes]:
-    """Return method, host and port of a request, and what to send to the host."""
+    """Return method, host and port of a request, and the head to send to the host."""
     first, *headers = head.split(b"\r\n")
-    # A server that takes a single CR or LF for the end of a line would read another Host in it.
+    # A server that accepts a single CR or LF as the end of a line would find another Host header in it.
     if any(_CONTROL.search(each) for each in (first, *headers)):
         raise ValueError("its head has a control character")
     try:
@@ -342,7 +349,7 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, bytes]:
         raise ValueError("a request to a proxy names http://HOST/…, or uses CONNECT")
     authority, slash, path = text[len("http://") :].partition("/")
     name, port = _host_and_port(authority, 80)
-    # One request for each connection: another one could name another host.
+    # Only one request per connection, because a second one could name another host.
     kept = [each for each in headers if not each.lower().startswith(_HOP_HEADERS) and each[:1] not in b" \t"]
     lines = [
         b" ".join((method, (slash + path or "/").encode(), b"HTTP/1.1")),

@@ -12,16 +12,16 @@ from ..runs import write_atomically
 from . import INSIDE, inside_ranges
 from .log import CLOSED, DIRECTORY, OUTSIDE, GateLog
 
-#: Carries the plan of a gate as JSON to `__main__`.
+#: Environment variable with the plan of a gate as JSON, for `__main__`.
 PLAN_VARIABLE = "GIPFEL_GATE_PLAN"
 PROXY_PORT = 3128
-#: Engines whose containers are children of the process that starts them, so that a namespace holds them.
+#: Engines whose containers are children of the process that starts them, and so stay in its namespaces.
 _ENGINES = ("host", "bubblewrap")
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 VARIABLES: dict[str, str] = {
     **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _PROXY),
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
-    # The one interface that there is: libraries that look for another one find none.
+    # lo is the only interface; libraries skip it unless these variables name it.
     **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo"),
     "GIPFEL_GATE": "1",
 }
@@ -37,19 +37,23 @@ def applied_gates(
     tasks: int = 1,
     reached: str = "",
 ) -> tuple[Gates | None, str]:
-    """Return the gates of a command that starts now, and what to say where it runs outside of them.
+    """Return the gates of a command that starts now, and why it runs outside of them (empty if it does not).
+
+    The gates are None if none is declared, or if the command runs outside of them.
 
     Parameters
     ----------
+    own
+        The gate that the launch or job itself declares.
     nodes, tasks
-        Nodes of the command, and how often it starts on each; all of them connect with each other.
+        Number of nodes of the command, and of its tasks on each; all tasks connect with each other.
     reached
-        The command and who must connect to it from outside, for the message; empty where nothing does.
+        For a command that others must connect to, a phrase that names it and them; else empty.
 
     Raises
     ------
     GipfelError
-        It can't run behind a gate, and the mode is ``refuse``.
+        The command can't run behind a gate, and the mode is ``refuse``.
     """
     gates = gates_of(edf.annotations, environment, own)
     if gates is None:
@@ -63,7 +67,7 @@ def applied_gates(
 
 
 def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, reached: str = "") -> str:
-    """Return why a command can't run behind a gate; empty where it can."""
+    """Return why a command can't run behind a gate, as a sentence; empty if it can."""
     if reached:
         return f"A gate can't hold {reached}."
     if nodes > 1:
@@ -82,7 +86,7 @@ def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, reached: str = 
 
 
 def gate_request(request: ContainerRequest) -> ContainerRequest:
-    """Return a request whose command uses the gate's proxy, whatever image and EDF say."""
+    """Return the request with the variables of the gate's proxy, which neither image nor EDF can change."""
     return request.model_copy(
         update={
             "environment": request.environment | VARIABLES,
@@ -92,7 +96,7 @@ def gate_request(request: ContainerRequest) -> ContainerRequest:
 
 
 def with_gates(request: ContainerRequest, environment: Mapping[str, str]) -> ContainerRequest:
-    """Return a request whose command puts what it starts itself behind the gates of EDF and site."""
+    """Return the request with the gates of EDF and site in a variable, for what its command starts itself."""
     gates = gates_of(request.edf.annotations, environment)
     if gates is None:
         return request
@@ -103,19 +107,19 @@ def with_gates(request: ContainerRequest, environment: Mapping[str, str]) -> Con
 def gate_invocation(
     invocation: Invocation, gates: Gates, *, run: str, node: str, python: str | Sequence[str]
 ) -> Invocation:
-    """Return the process that enters the gate and then becomes that of an invocation.
+    """Return the process that enters the gates and then becomes the process of the invocation.
 
     Parameters
     ----------
     run
-        The run folder, or another directory in which ``gate/`` is made.
+        The run folder, or another directory in which ``gate/`` is created; empty to write no log.
     python
         A Python of the host with Gipfel's packages, as a path or as the first words of an argv.
 
     Raises
     ------
     GipfelError
-        The site's list of the cluster's address ranges is not one.
+        The site's list of the cluster's address ranges is not valid.
     """
     try:
         inside_ranges(invocation.environment)
@@ -143,7 +147,7 @@ def gate_invocation(
 
 
 def record_outside(run: str, node: str, ranks: str, problem: str) -> str:
-    """Write into the log of gates that ranks run outside of one, and return the sentence for people."""
+    """Record in the gate log that ranks run outside the declared gate; return this as a sentence."""
     folder = Path(run, DIRECTORY) if run else None
     GateLog(folder, node).note(ranks, 0, OUTSIDE, allowed=True, reason=problem)
     return f"Outside of the gate: {ranks} on {node}. {problem}"
