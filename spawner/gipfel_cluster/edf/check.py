@@ -16,7 +16,7 @@ from .model import Diagnostic, Dialect, Edf, EdfError, Mount, Severity, limit_di
 from .mounts import reference_problem
 from .resolve import BaseCache, Resolution, resolve
 
-#: Begins a part of a path that is known only inside a job.
+#: Begins a variable whose value is known only inside a job.
 _JOB_VARIABLE = "${SLURM_"
 
 
@@ -125,7 +125,8 @@ def check_mount(mount: Mount) -> None:
     Raises
     ------
     GipfelError
-        It does not, is not the SquashFS file that the flag ``sqsh`` requires, or is ``tmpfs`` or ``umount``.
+        The source does not exist, can't be read, is not the SquashFS file that the flag ``sqsh`` requires, or
+        is ``tmpfs`` or ``umount``.
     """
     if mount.is_special:
         raise GipfelError(

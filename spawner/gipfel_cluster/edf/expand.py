@@ -47,8 +47,8 @@ def expand(text: str, lookup: Lookup, deferred: Lookup = no_variables) -> str:
         A value as written in an EDF. A dollar sign without a brace is kept.
     lookup
         Returns the value of a variable, or None if it isn't defined.
-    later
-        Returns the text for an undefined variable that only the job defines; None for any other.
+    deferred
+        Returns the text that replaces an undefined variable which only the job defines; None for any other.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def split_fields(text: str) -> tuple[str, ...]:
     """Split at every colon that isn't inside ``${…}``."""
     if "${" not in text:
         return tuple(text.split(":"))
-    # Behind the last brace no variable is closed; searching there for closing braces would take n² steps.
+    # No variable ends after the last closing brace; searching for one there would take n² steps.
     end = text.rfind("}") + 1
     fields, start = [], 0
     for match in _COLON.finditer(text, 0, end):

@@ -1,11 +1,13 @@
-"""The allow list of a gate: hosts of launch, blueprint, EDF and site, each of which may only restrict.
+"""The allow list of a gate, the network namespace of a command with a proxy as its only way out.
 
-A gate is declared by an EDF's annotations, by a launch or service itself, or by the site's variables:
+A gate is declared by an EDF's annotations, by a launch or service itself, or by the site's variables. If
+several are declared, each can only restrict further, because all of them must allow a destination.
 
 ``com.gipfel.network.allow``, ``GIPFEL_NETWORK_ALLOW``
     Names and addresses, separated by spaces or commas; empty for none: ``example.org *.hf.co db.site:5432``.
 ``com.gipfel.network.mode``, ``GIPFEL_NETWORK_MODE``
-    ``refuse`` (default): what can't run in a gate does not start. ``warn``: it runs outside and is named.
+    ``refuse`` (default): a command that can't run behind a gate does not start. ``warn``: it runs without
+    the gate, and this is reported.
 """
 
 import re
@@ -20,7 +22,7 @@ from ..model import Frozen, GipfelError, OneLine
 PREFIX = "com.gipfel.network."
 ALLOW, MODE = f"{PREFIX}allow", f"{PREFIX}mode"
 SITE_ALLOW, SITE_MODE = "GIPFEL_NETWORK_ALLOW", "GIPFEL_NETWORK_MODE"
-#: Gates of a job, as JSON, for programs in its container that start others.
+#: Variable with the gates of a job as JSON, for programs in its container that start other commands.
 INHERITED = "GIPFEL_GATES"
 #: The annotations that Gipfel itself reads.
 ANNOTATIONS = (ALLOW, MODE)
@@ -31,7 +33,7 @@ Mode = Literal["refuse", "warn"]
 _MAX_HOSTS = 200
 _MAX_NAME = 253
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_-]{1,63}){0,30}\.?")
-#: The last label of a name that resolvers take for an IPv4 address. Source: WHATWG URL, "ends in a number".
+#: Last label of a name that resolvers read as an IPv4 address. Source: WHATWG URL, "ends in a number".
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ENTRY = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 
@@ -43,7 +45,7 @@ class AllowedHost(Frozen):
     ports: tuple[int, ...] = WEB_PORTS
 
     def matches(self, name: str, port: int) -> bool:
-        """Return whether a destination is this one."""
+        """Return whether this entry allows a name, or an address, and a port."""
         if port not in self.ports:
             return False
         if self.name.startswith("*."):
@@ -52,7 +54,7 @@ class AllowedHost(Frozen):
 
 
 class Gate(Frozen):
-    """An allow list, and what happens to ranks that can't run behind it."""
+    """An allow list, and what to do with a command that can't run behind a gate (`Mode`)."""
 
     allow: tuple[OneLine, ...] = Field((), max_length=_MAX_HOSTS)
     mode: Mode = "refuse"
@@ -94,13 +96,13 @@ class Gates(Frozen):
         )
 
     def lists(self, name: str) -> bool:
-        """Return whether an entry is a name itself, and not a wildcard above it."""
+        """Return whether an entry is exactly this name, rather than a wildcard that matches it."""
         name = normal_name(name)
         return any(each.name == name for gate in self.gates for each in gate.hosts)
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Return the ports of all entries, at most 64: those that programs without a proxy can use."""
+        """Return the ports of all entries and 80 and 443, at most 64: those on which the gate listens."""
         found = {port for gate in self.gates for each in gate.hosts for port in each.ports}
         return tuple(sorted(found | set(WEB_PORTS)))[:64]
 
@@ -118,7 +120,7 @@ def parse_host(entry: str) -> AllowedHost:
         It is not a name or address, with or without a port.
     """
     if not entry.isascii():
-        # Also a letter such as the Kelvin sign, which is an ASCII letter in lower case.
+        # Checked before lower(), which turns letters such as the Kelvin sign into ASCII letters.
         raise ValueError(f"{entry[:80]!r} is not a host in ASCII: write the form that begins with xn--")
     found = _ENTRY.fullmatch(entry.strip().lower())
     if not found:
@@ -140,7 +142,7 @@ def parse_host(entry: str) -> AllowedHost:
 
 
 def normal_name(name: str) -> str:
-    """Return a host name in lower case without the last dot, and an address in its usual form."""
+    """Return a host name in lower case without a final dot, or an address in its canonical form."""
     name = name.strip().rstrip(".").lower().strip("[]")
     try:
         address = ip_address(name)
@@ -151,7 +153,7 @@ def normal_name(name: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Return whether a host is given as an address."""
+    """Return whether a host is an address rather than a name."""
     try:
         ip_address(name)
     except ValueError:
@@ -165,14 +167,14 @@ def split_hosts(text: str) -> tuple[str, ...]:
 
 
 def network_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return those of an EDF's annotations that declare its gate."""
+    """Return the annotations that declare an EDF's gate."""
     return {name: annotations[name] for name in ANNOTATIONS if name in annotations}
 
 
 def gates_of(
     annotations: Mapping[str, str], environment: Mapping[str, str], own: Gate | None = None
 ) -> Gates | None:
-    """Return the gates of an EDF, the site and a launch or service; None if none of them declares one.
+    """Return the gates of an EDF, the site and a launch or service (``own``); None if none is declared.
 
     Raises
     ------

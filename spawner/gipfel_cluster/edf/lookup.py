@@ -81,7 +81,7 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
 
 
 def _is_permission_denied(path: Path) -> bool:
-    """Return whether permissions hide if a file exists."""
+    """Return whether permissions keep this user from finding out if a file exists."""
     try:
         path.lstat()
     except PermissionError:

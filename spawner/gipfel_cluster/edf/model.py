@@ -29,7 +29,7 @@ MAX_FILES = 200
 MAX_BASE_LEVELS = 10
 #: Values of one file, and of all files of one EDF.
 MAX_VALUES = 2000
-#: Parts of one key.
+#: Parts of one dotted key.
 MAX_KEY_PARTS = 50
 #: Characters of one value as written and as expanded; the kernel has a similar limit for a variable.
 MAX_VALUE_CHARACTERS = 1 << 16
@@ -41,9 +41,9 @@ MAX_PATH_BYTES = 4096
 MAX_MOUNT_FLAGS = 32
 #: Bytes of all set-up steps of one EDF.
 MAX_SETUP_BYTES = 1 << 16
-#: Diagnostics that are reported of one EDF.
+#: Diagnostics that are reported about one EDF.
 MAX_DIAGNOSTICS = 100
-#: A note explains a consequence of an EDF that is correct.
+#: Severity of a diagnostic; a note explains a consequence of an EDF that is correct.
 Severity = Literal["error", "warning", "note"]
 _MAX_LENGTHS = {"key": 200, "message": 2000, "fix": 400}
 _MAX_QUOTED = 120
@@ -86,11 +86,11 @@ class Edf(Frozen):
     env: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     devices: tuple[str, ...] = ()
-    #: The files that it was read from, the base first.
+    #: The files that the EDF was read from, the base first.
     sources: tuple[str, ...] = ()
     #: The files of set-up steps, as absolute paths on this machine, the base's first.
     setup: tuple[str, ...] = ()
-    #: ``sha256:…`` of each of these files at the time it was read.
+    #: ``sha256:…`` of each file in ``setup`` at the time it was read.
     setup_digests: tuple[str, ...] = ()
 
     @property
@@ -305,7 +305,7 @@ def _toml_types(annotation: Any) -> frozenset[type]:
 KEYS: Mapping[str, frozenset[type]] = {
     name: _toml_types(field.annotation) for name, field in EdfFile.model_fields.items()
 }
-#: From the name of another tool to the key.
+#: Other tools' name for a key -> the key.
 SYNONYMS: Mapping[str, str] = {
     synonym: name
     for name, field in EdfFile.model_fields.items()

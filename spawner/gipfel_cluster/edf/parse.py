@@ -25,7 +25,7 @@ from .model import (
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 #: Typographic quotes, which come with texts from word processors and web pages.
 _CURLY = re.compile("[\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb]")
-#: Patterns of the parser's messages, and the fix for each.
+#: Pairs of a pattern of the TOML parser's messages and the fix for it.
 _FIXES = (
     (
         re.compile(r"Duplicate|overwrite a value|declare .* twice|mutate"),
@@ -46,7 +46,7 @@ _KEY_PART = re.compile(KEY)
 _DEFAULT_FIX = "Strings need quotes, and a table may be declared once."
 _MAX_GUESSED_KEY = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: A name that engines and programs accept, and shells don't.
+#: A variable's name that engines and programs accept, but shells don't.
 _UNUSUAL_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _LONG_KEY = re.compile(
     r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){8,}+"""

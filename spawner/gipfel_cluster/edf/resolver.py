@@ -28,7 +28,7 @@ _JOB_PREFIX = "SLURM_"
 
 
 class Variables:
-    """A lookup of variables, which records the ones that only the image defines.
+    """A lookup of variables, which records the variables that only the image defines.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Variables:
         self._host = host
         self._image = image
         self._image_variables: Mapping[str, str] | None = None
-        #: Requested names that only the image defines.
+        #: Names that were looked up and that only the image defines.
         self.image_only: list[str] = []
 
     def __call__(self, name: str) -> str | None:

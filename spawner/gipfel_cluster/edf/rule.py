@@ -8,7 +8,7 @@ from typing import ClassVar
 from .document import Document, Entry
 from .model import DIALECTS, Diagnostic, Dialect, Edf, Mount, Severity, shortened
 
-#: Spellings of "on" that users write; hooks read only the first.
+#: Spellings of "on" that users write; hooks accept only ``true``.
 _TRUE_SPELLINGS = frozenset(("true", "1", "yes", "on", "enabled"))
 
 
@@ -22,7 +22,7 @@ class LintContext:
     documents: Sequence[Document]
     #: Every value of the merged document.
     entries: tuple[Entry, ...]
-    #: The texts of all entries, one per line: lets a rule return early without a loop.
+    #: The texts of all entries, one per line, which a rule searches first to skip the loop over entries.
     all_text: str
     #: The resolved EDF; values that could not be expanded are empty.
     edf: Edf
@@ -88,7 +88,7 @@ class MountRule(Rule):
                 yield self.diagnostic(entry, destination=mount.destination, **self.fields(mount))
 
     def fields(self, mount: Mount) -> dict[str, str]:  # noqa: ARG002 - for rules that name more
-        """Return further fields for the texts."""
+        """Return further fields for the texts, by name."""
         return {}
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Lint rules about annotations: hooks ignore wrong ones silently."""
+"""Lint rules about annotations, since hooks silently ignore wrong annotations."""
 
 import difflib
 import re
@@ -228,7 +228,7 @@ class ReadOnlyHook(Rule):
 
 
 class SshWithoutKey(Rule):
-    """An ssh server that accepts no key."""
+    """An ssh hook without a key, which nobody could log in to."""
 
     code = "ssh-without-key"
     reason = "the hook ssh has no authorize_ssh_key with the absolute path of a public key file"
@@ -243,7 +243,7 @@ class SshWithoutKey(Rule):
 
 
 class GateAnnotation(Rule):
-    """Annotations of a gate that can't be read."""
+    """Annotations of a gate that are not valid."""
 
     code = "network-gate"
     severity = "error"

@@ -306,7 +306,7 @@ class _VariableRule(Rule):
 
 
 class ExtraIndex(_VariableRule):
-    """Several package indexes, of which pip takes the highest version."""
+    """Several package indexes, from which pip installs the highest version of a package."""
 
     code = "extra-index"
     reason = "with {name}, packages come from several indexes"
@@ -317,7 +317,7 @@ class ExtraIndex(_VariableRule):
 
 
 class InsecureIndex(_VariableRule):
-    """A package index without encryption or without its check."""
+    """A package index without TLS, or whose certificate is not verified."""
 
     code = "insecure-index"
     reason = "{name} allows an index that is not authenticated"
@@ -326,7 +326,7 @@ class InsecureIndex(_VariableRule):
 
 
 class UnsafeLoad(_VariableRule):
-    """PyTorch configured to run the code in checkpoints."""
+    """A variable that makes ``torch.load`` run code in checkpoints."""
 
     code = "unsafe-load"
     reason = "with {name}, torch.load runs the code in every checkpoint"
