@@ -12,7 +12,7 @@ from ..edf.mounts import read_reference, unsupported_store_error
 from .protocol import ContainerRequest, Invocation, check_values, edf_variables, is_protected
 from .srun import env_command, is_read_by_launcher
 
-#: Mounts of the site's configuration that are switched off, since an EDF lists all mounts itself.
+#: Mounts of Apptainer's configuration that are disabled, since an EDF lists all mounts itself.
 _NOT_MOUNTED = "home,cwd,tmp,bind-paths"
 _SUPPORTED_FLAGS = frozenset(
     ("ro", "rw", "sqsh", "bind", "rbind", "x-create=auto", "x-create=dir", "x-create=file")
@@ -22,7 +22,7 @@ _ENTRYPOINT_SCRIPT = 'if [ -s /etc/rc ]; then exec /bin/sh /etc/rc "$@"; else ex
 
 
 class Apptainer:
-    """Runs ``.sqsh`` files, unpacked images and images of registries by ``apptainer exec``."""
+    """Runs ``.sqsh`` files, unpacked images and images from registries with ``apptainer exec``."""
 
     name = "apptainer"
 
@@ -90,7 +90,7 @@ def _registry_uri(image: str) -> str:
 
 
 def _mount(mount: Mount) -> str:
-    """Return a mount as the line of CSV that ``--mount`` reads, so that a path may hold any character."""
+    """Return a mount as the CSV line that ``--mount`` reads, in which a path may contain any character."""
     fields = ["type=bind", f"source={mount.source}", f"destination={mount.destination}"]
     if "sqsh" in mount.flags:
         fields.append("image-src=/")

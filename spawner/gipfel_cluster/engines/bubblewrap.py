@@ -1,4 +1,4 @@
-"""The engine ``bubblewrap``: runs an image of this machine as a plain user, without a service or root.
+"""The engine ``bubblewrap``: runs an image on this machine as a plain user, without a service or root.
 
 `sandbox_invocation` plans such a container, for podman too; `HostRequirements` finds the programs and files
 that it needs on the machine.
@@ -28,12 +28,12 @@ _SUPPORTED_FLAGS = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "private", "r
 _IMPLIED_FLAGS = frozenset(("nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"))
 _PROBE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
 _PROBE_SECONDS = 10
-#: Part of the reason of an engine that needs user namespaces where there are none.
+#: Part of `unavailable_reason` if this machine has no user namespaces.
 NAMESPACES_REFUSED = "needs user namespaces, which this machine refuses"
 
 
 class Bubblewrap:
-    """Runs a command in an image of this machine, and never changes the image's files."""
+    """Runs a command in an image on this machine, and never changes the image's files."""
 
     name = "bubblewrap"
 
@@ -111,7 +111,7 @@ def sandbox_invocation(
     host.check_mounts((*edf.mounts, *request.mounts))
     mounts = tuple(_planned(mount) for mount in (*edf.mounts, *request.mounts))
     files = [mount.source for mount in mounts if mount.squashfs]
-    # Only the name of an image on another machine is known.
+    # Only the name is known of an image that is on another machine.
     if not image.is_dir() if is_present else edf.image.endswith((".sqsh", ".squashfs")):
         files.append(edf.image)
     hardware_access = host.value(lambda: hardware.devices_for(edf), ContainerDevices())
@@ -164,8 +164,8 @@ def _notes(request: ContainerRequest, engine: str) -> tuple[str, ...]:
 class HostRequirements:
     """Programs and files that a request needs on this machine.
 
-    A missing one is an error, but only a note for ``render_only`` requests, which a login node or a laptop
-    may render.
+    If one is missing, that is an error, but only a note for ``render_only`` requests, which may be rendered
+    on a login node or a laptop.
     """
 
     def __init__(self, request: ContainerRequest) -> None:
@@ -193,7 +193,8 @@ class HostRequirements:
         Raises
         ------
         GipfelError
-            One does not, and the request is not ``render_only``; or the mount has no source, as ``tmpfs``.
+            A source is missing or unreadable, and the request is not ``render_only``; or a mount has no
+            source, such as ``tmpfs``.
         """
         for mount in mounts:
             if mount.is_special:

@@ -15,7 +15,7 @@ from .srun import ContainerEngine, Pyxis
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The entry point group for engines of other packages: a name, and a callable that returns an `Engine`.
+#: The entry point group for engines in other packages; each entry is a callable that returns an `Engine`.
 ENTRY_POINTS = "gipfel.engines"
 
 #: The engines of this package; the first one is the default for EDFs with an image.
@@ -85,7 +85,7 @@ def engine_to_render(edf: Edf, preferred: str = "") -> Engine:
     Raises
     ------
     GipfelError
-        The same as of `engine_for`.
+        As for `engine_for`.
     """
     if preferred == ContainerEngine.name and not edf.image:
         return ContainerEngine()
@@ -98,7 +98,7 @@ def engine_pulls(preferred: str = "") -> bool:
     Parameters
     ----------
     preferred
-        The same as for `engine_for`.
+        As for `engine_for`.
     """
     return (preferred or Bubblewrap.name) not in {Bubblewrap.name, Host.name}
 

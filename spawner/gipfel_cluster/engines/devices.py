@@ -1,6 +1,6 @@
-"""Devices of a machine in a container: the EDF's devices, their CDI names, and the driver of the GPUs.
+"""Devices in a container: those that the EDF requests, their CDI names, and the GPU driver.
 
-`Hardware.devices_for` returns them for an EDF. Names come from the specifications of the Container Device
+`Hardware.devices_for` returns an EDF's devices. Names come from the specifications of the Container Device
 Interface (source: CDI Specification 1.1), whose hooks are not run: links beside a library replace them. The
 user-space part of NVIDIA's driver must match the host's kernel, so it is never taken from the image.
 """
@@ -27,7 +27,7 @@ _MAX_DEPTH = 50  # levels; the specification has six
 _MAX_LISTED = 10
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-zA-Z][\w.-]*[a-zA-Z0-9]/[a-zA-Z][\w.-]*=[\w.:-]+")
-#: The library without which there is no driver.
+#: Without this library, the machine counts as having no driver.
 _CUDA = "libcuda.so.1"
 #: Libraries for computing, for tools and for video. Source: libnvidia-container, ``nvc_info.c``.
 _LIBRARIES = re.compile(
@@ -49,7 +49,7 @@ _NO_DEVICES = frozenset(("", "void"))
 
 @dataclass(frozen=True)
 class ContainerDevices:
-    """Devices, driver and variables of a container; ``devices`` is None for all of the host's."""
+    """Devices, driver and variables of a container; ``devices`` is None for all devices of the host."""
 
     devices: tuple[PlannedMount, ...] | None = None
     driver: tuple[DriverFile, ...] = ()
@@ -165,12 +165,12 @@ def is_cdi_name(device: str) -> bool:
 
 
 def named_device(name: str, folders: Iterable[str] = CDI_DIRECTORIES) -> DeviceEdits | None:
-    """Return a device's edits from the specifications; None if no specification is of its kind.
+    """Return a device's edits from the CDI specifications; None if no specification has its kind.
 
     Raises
     ------
     GipfelError
-        The specifications of its kind do not list it, or it is in none and one can't be read.
+        The specifications of its kind do not list the device, or none has its kind and one can't be read.
     """
     kind, _, device_name = name.partition("=")
     known: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""The engine ``host``: runs commands without a container, with the EDF's variables and directory."""
+"""The engine ``host``: runs commands without a container, with the EDF's variables and workdir."""
 
 import shutil
 from collections.abc import Sequence

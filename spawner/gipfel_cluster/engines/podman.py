@@ -1,4 +1,4 @@
-"""The engine ``podman``: pulls images from registries, and runs images of this machine with ``--rootfs``."""
+"""The engine ``podman``: pulls images from registries, and runs images on this machine with ``--rootfs``."""
 
 import os
 import pwd
@@ -53,7 +53,7 @@ class Podman:
         return namespace_problem(self.name)
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
-        """Render a request as a call of podman, for an image of this machine by way of the sandbox.
+        """Render a request as a call of podman; for an image on this machine, the sandbox calls podman.
 
         Raises
         ------

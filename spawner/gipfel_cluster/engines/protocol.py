@@ -26,11 +26,11 @@ class ContainerRequest(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     #: Names of variables, or prefixes ending in ``*``, that neither image nor EDF may change.
     protected: tuple[str, ...] = ()
-    #: Overrides the EDF's.
+    #: Working directory in the container, which overrides the EDF's; empty for the EDF's.
     workdir: str = ""
     #: A private directory (0700) on local disk with a short path; the caller creates and removes it.
     scratch: str
-    #: Options of srun about tasks and nodes, for engines that start a step.
+    #: Options of srun about tasks and nodes, for the engines that start the command with srun.
     step: tuple[str, ...] = ()
     #: Render for display only, perhaps not on the machine that would run it: a missing program or file is
     #: a note, and nothing is created on disk.
@@ -52,7 +52,7 @@ class Engine(Protocol):
     name: str
 
     def unavailable_reason(self) -> str | None:
-        """Return the reason why this machine can't run the engine, one line, or None."""
+        """Return in one line why this machine can't run the engine; None if it can."""
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
         """Render a request as a process to execute.

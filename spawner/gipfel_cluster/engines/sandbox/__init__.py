@@ -1,9 +1,10 @@
 """The program that creates a container on the host and runs a command in it; it begins in `start`.
 
-It adds to the time from a click to a notebook, so it imports only modules that are loaded already or load
-fast: no ``os`` (its part in C is ``posix``), ``re``, ``json``, ``dataclasses``, ``pathlib``, ``typing``,
-``contextlib`` or ``enum``, and others lazily. A test lists the permitted modules. All of them are in the
-standard library, so that any Python from 3.11 on can run it.
+Its start adds to the time from a click to a notebook, so it imports only modules that are loaded already or
+that load fast: no ``os`` (it uses ``posix``, the part of ``os`` in C), ``re``, ``json``, ``dataclasses``,
+``pathlib``, ``typing``, ``contextlib`` or ``enum``; other modules are imported only when they are needed. A
+test lists the permitted modules. All of them are in the standard library, so that any Python from 3.11 on can
+run it.
 """
 
 TYPE_CHECKING = False

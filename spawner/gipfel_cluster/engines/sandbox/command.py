@@ -19,8 +19,8 @@ _CHILD_PID_KEY = b'"child-pid": '
 class Bwrap:
     """bwrap as a child process, started before its options are known to save its loading time.
 
-    A context manager: if `run` was not called by the end of the block, bwrap is killed and nothing was
-    created.
+    It is a context manager: if `run` was not called by the end of the block, bwrap is killed before it
+    creates anything.
 
     Raises
     ------

@@ -59,7 +59,7 @@ class ContainerPlan(_PlainData):
     Parameters
     ----------
     program
-        The path of bwrap, or with ``podman`` of podman, which starts the container from the prepared root.
+        The path of bwrap, or of podman if ``podman`` is set; it starts the container from the prepared root.
     inherited
         Names of the sandbox's own variables that the container inherits.
     devices
