@@ -33,7 +33,7 @@ from .ssh import Ssh
 _MAX_NOTES = 100
 _MAX_NOTE_LENGTH = 500
 _PREFIX = "com.hooks."
-#: The engine with its own hooks.
+#: The engine whose site has its own hooks.
 _CONTAINER_ENGINE = "ce"
 #: Engines that pass all annotations to the site's hooks.
 _FORWARDS_ANNOTATIONS = frozenset((_CONTAINER_ENGINE, "pyxis"))
@@ -117,9 +117,9 @@ def engine_invocation(
 def use_copies(
     request: ContainerRequest, staged: Iterable[tuple[str, StagedPath]]
 ) -> tuple[ContainerRequest, tuple[str, ...]]:
-    """Return a request whose mounts and image are this node's copies of staged files, and notes.
+    """Return the request with this node's copies of staged files as its mounts and image, and notes.
 
-    A file that has changed since it was copied is not replaced.
+    A file that has changed since it was copied is used from its original path.
     """
     current = [each for _, each in staged if each.is_current()]
     objects = tuple(
@@ -238,7 +238,7 @@ def _enabled_hooks(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
     return {
         name: settings
         for name, settings in families.items()
-        # The hook netstack has no setting "enabled".
+        # The hook netstack has no setting "enabled": any setting enables it.
         if settings.get("enabled") == "true" or (name == "netstack" and settings)
     }
 

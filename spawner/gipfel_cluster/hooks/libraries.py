@@ -9,7 +9,8 @@ from ..edf.model import Mount
 from ..engines.protocol import ContainerRequest
 from .protocol import HookContext, HookResult, Network, Node
 
-#: A separate directory: in a directory of the image the library could hide a file, or not be found.
+#: Directory for libdcgm in the container. In one of the image's directories it could hide a file, or not be
+#: found.
 MOUNT_DIRECTORY = "/opt/gipfel/dcgm"
 
 #: The default socket and port of ``nv-hostengine``. Source: DCGM documentation, nv-hostengine -d and -p.
@@ -70,7 +71,7 @@ class Dcgm:
 
 @dataclass(frozen=True)
 class Preset:
-    """Variables for a library on a network, from a release of the site's network stack on.
+    """Variables for a library on a network; valid since a release of the site's network stack.
 
     ``since`` is year, month and number of the release, all zero for any; ``{devices}`` in a value is
     replaced by the node's InfiniBand devices.
@@ -157,7 +158,7 @@ def choose_preset(library: Library, network: Network, version: str = "") -> Pres
 
 
 class AwsOfiNccl:
-    """Sets the variables for the node's network; the plugin must be in the image."""
+    """Sets variables of NCCL or RCCL for the node's network; the plugin itself must be in the image."""
 
     name = "aws_ofi_nccl"
 

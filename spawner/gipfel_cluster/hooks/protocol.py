@@ -1,4 +1,4 @@
-"""The contract of a hook: its parameters and result, and the facts of the machine that it may use."""
+"""Interface of a hook: its parameters and result, and the facts about the machine that it may use."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ class HookContext(Frozen):
 
 
 class Node(Protocol):
-    """Read-only facts of a machine."""
+    """Read-only facts about a machine."""
 
     def user_id(self) -> int:
         """Return the id of the user who runs the container."""

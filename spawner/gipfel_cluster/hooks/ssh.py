@@ -30,7 +30,7 @@ _KEY_LINE = re.compile(
     rb"(?:[ \t].*)?",
     re.DOTALL,
 )
-#: Permissions of a key: no agent, no X11, no ~/.ssh/rc.
+#: Options of each key in ``authorized_keys``: a terminal and port forwarding, but no agent, X11 or ~/.ssh/rc.
 _KEY_OPTIONS = "restrict,pty,port-forwarding"
 #: The default port of the Container Engine. Source: CE documentation, ssh hook.
 DEFAULT_PORT = 15263
@@ -119,7 +119,7 @@ def _port(text: str) -> int:
 
 
 def _host_key_directory(home: str, *, make: bool) -> str:
-    """Return ``~/.gipfel/ssh``, which holds the host key and is mounted; with ``make`` create it."""
+    """Return ``~/.gipfel/ssh``, which contains the host key and is mounted; with ``make`` create it."""
     try:
         folder = Path(home or Path.home(), ".gipfel", "ssh")
     except RuntimeError as error:

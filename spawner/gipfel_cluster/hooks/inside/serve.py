@@ -69,8 +69,9 @@ class SshServerSpec:
     """An ssh server to start for a command; all paths are paths in the container.
 
     ``programs`` maps ``sshd`` and its helpers (``ssh-keygen``, ``sftp-server``, ``sshd-session``,
-    ``sshd-auth``) to paths. ``keys`` are lines of an ``authorized_keys``. ``folder`` holds the host key,
-    ``run_directory`` gets a file with the port and a log (empty for none), ``pid_file`` may be empty.
+    ``sshd-auth``) to paths. ``keys`` are lines of an ``authorized_keys`` file. ``folder`` contains the host
+    key. A file with the port and a log are written to ``run_directory``, and the server's process id to
+    ``pid_file``; neither is written if its path is empty.
     """
 
     programs: dict[str, str]

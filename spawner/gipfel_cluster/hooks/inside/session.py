@@ -1,7 +1,8 @@
 """Start one ssh session: the user's shell with the container's variables and working directory.
 
-``sshd`` runs it instead of every command: ``python -I -m gipfel_cluster.hooks.inside.session PID SFTP``. PID
-is the process of `serve`, which holds the container's environment, and SFTP the path of ``sftp-server``.
+``sshd`` runs this program in place of every command, as
+``python -I -m gipfel_cluster.hooks.inside.session PID SFTP``. PID is the process of `serve`, which holds the
+container's environment, and SFTP the path of ``sftp-server``.
 """
 
 import os
