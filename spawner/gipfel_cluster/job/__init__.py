@@ -16,14 +16,16 @@ from .staging import StageRequest
 
 #: The environment variable that carries a `JobSpec` as JSON from the submitting side to the node.
 JOB_VARIABLE = "GIPFEL_JOB"
-#: Number of nodes that are reported individually; the others are only counted.
+#: Maximum number of nodes that a `VettingProgress` lists individually; the rest are only counted.
 MAX_ROWS = 16
 NodeState = Literal["pass", "degraded", "inconclusive", "not_run", "fail", "running", "waiting"]
 _Count = Annotated[int, Field(ge=0, le=100_000)]
 
 
 class JobSpec(Frozen):
-    """A notebook server, a batch notebook, a training launch, a service or a build; a recorder records it.
+    """One job: a notebook server, a batch notebook, a training launch, a service or an image build.
+
+    A recorder samples the job's nodes while it runs.
 
     The command of a launch runs on the host and starts steps in containers of the EDF.
     """
@@ -35,14 +37,14 @@ class JobSpec(Frozen):
     edf: OneLine = Field("", max_length=4096)
     """Name or path of the EDF; empty to run on the node without a container."""
     engine: OneLine = Field("bubblewrap", max_length=32)
-    """The engine for an EDF with an image."""
+    """Name of the engine, used if the EDF has an image."""
     runtime: OneLine = Field("", max_length=4096)
     """Path of the runtime, a directory or a .sqsh file; empty for the interpreter that runs the job."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
-    """The user's options, for the record."""
+    """The user's options, which are copied to ``record.json``."""
     interval: float | None = Field(None, ge=0.1, le=60.0)
-    """Seconds between two samples. None means 0.1 for GPUs that update their counters that fast, with means
-    of 1 s in the live stream, else 1."""
+    """Seconds between two samples. None means 0.1 s for GPUs that update their counters that often (the live
+    stream then has means of 1 s), else 1 s."""
     sources: tuple[OneLine, ...] = ("host", "auto")
     """Sources of the recorder's samples."""
     directory: OneLine = Field("", max_length=4096)
@@ -50,15 +52,15 @@ class JobSpec(Frozen):
     folders: tuple[OneLine, ...] = Field((), max_length=16)
     """Further directories of the host that the container mounts at the same path."""
     network: Gate | None = None
-    """Hosts that a batch notebook may reach, in addition to the gates of EDF and site."""
+    """The job's own gate. A destination must also be allowed by the gates of EDF and site."""
     stage: StageRequest | None = None
     """Data to copy to the job's nodes first, in addition to what the EDF requests."""
     submitted: int = Field(default_factory=lambda: int(time.time()), ge=0)
-    """Time at which this was made, which is when it is submitted, in seconds since 1970."""
+    """When the job was submitted, in seconds since 1970."""
 
 
 class NodeProgress(Frozen):
-    """The vetting of one node: its verdict so far, ``running`` or ``waiting``.
+    """Vetting of one node: ``state`` is its verdict so far, or ``running`` or ``waiting``.
 
     ``detail`` names the check that runs on the node, or the problem that was found.
     """

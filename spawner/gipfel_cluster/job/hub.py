@@ -1,7 +1,7 @@
-"""What a job and its hub exchange: requests with the token of the job's server, and services as JSON.
+"""Data that a job and its hub exchange: requests with the token of the job's server, and services as JSON.
 
-The hub reads no user's files: blueprints are found, and a service's directory is written, by ``python -m
-gipfel_extension.services.hub_commands``, which the hub runs as the user.
+The hub does not read users' files. It runs ``python -m gipfel_extension.services.hub_commands`` as the user,
+which finds blueprints and writes the directory of a service.
 """
 
 import http
@@ -18,6 +18,7 @@ from pydantic import Field
 from ..model import Frozen, OneLine
 from ..scheduler.protocol import Memory, Name, TimeLimit
 
+#: For `report_port`, in seconds: time limit of one request, time limit of all attempts, pause between two.
 _RESPONSE_LIMIT_S = 30.0
 _RETRY_LIMIT_S = 300.0
 _PAUSE_S = 1.0
@@ -57,7 +58,7 @@ def open_hub(
         },
         method=method,
     )
-    # An EDF may set a proxy for the internet. It can't reach the hub and must not see the token.
+    # An EDF may set a proxy for the internet. The proxy can't reach the hub, and must not see the token.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     response: http.client.HTTPResponse = opener.open(request, timeout=limit_s)
     return response
@@ -103,7 +104,7 @@ class ServiceParameter(Frozen):
 
 
 class ServiceResources(Frozen):
-    """Resources of a service, used where the user chose none; empty or 0 for the cluster's default."""
+    """Default resources of a service, for those that the user did not choose; empty or 0: the cluster's."""
 
     gpus: int = 0
     cpus: int = 0
@@ -115,7 +116,8 @@ class ServiceResources(Frozen):
 class ServiceOffer(Frozen):
     """A service that a user can start.
 
-    ``memory`` and ``start_s`` were measured when the service had just started; empty and 0 if unknown.
+    ``memory`` and ``start_s`` are its use of memory just after a start and the seconds that the start took,
+    as measured; empty and 0 if unknown. ``about`` is a sentence on what it does.
     """
 
     name: OneLine = Field(pattern=r"^[a-z0-9-]{1,30}$")
@@ -131,7 +133,7 @@ class ServiceOffer(Frozen):
 
     @property
     def cost(self) -> str:
-        """Return what the service's resources cost in an hour, without a change by the user."""
+        """Return what an hour of the service costs with its default resources, as text."""
         gpus, cpus = self.resources.gpus, self.resources.cpus
         used = [f"{gpus} GPU hour{'' if gpus == 1 else 's'}" if gpus else "no GPU"]
         if cpus:
@@ -147,9 +149,10 @@ class ServiceOffers(Frozen):
 
 
 class ServiceOrder(Frozen):
-    """A service to prepare: the options of a start, the server's name and the path of its URL.
+    """A service to prepare: its blueprint, parameters and environment, and where it will be served.
 
-    A successor is the next job of the service that runs: its directory stays as it is.
+    ``name`` is the name of its server, ``prefix`` the path of the server's URL. ``is_successor`` means that
+    the service runs and this order is for its next job: then its directory is not changed.
     """
 
     name: str
@@ -162,12 +165,13 @@ class ServiceOrder(Frozen):
 
 
 class PreparedService(Frozen):
-    """A service whose directory is written; with ``problem``, ``fix`` and ``field`` instead if it is not.
+    """A service whose directory has been written, or why that was not possible.
 
-    ``packages`` is a directory with its packages, empty if the job makes it. ``limit_s`` is how many seconds
-    it may take from the start of its job until it is ready. ``keep_up`` asks for another start after a job
-    that was killed or reached its time limit, and ``overlap_s`` for one so many seconds before that limit,
-    which takes over (0: none); with ``has_pages`` browsers show what the service answers.
+    In the latter case only ``problem``, ``fix`` and ``field`` (of the form) are set. ``packages`` is the
+    directory with its packages, empty if the job has to create it. ``limit_s`` is the number of seconds from
+    the start of its job until it must be ready. ``keep_up``: start it again if its job is killed, fails or
+    reaches its time limit. ``overlap_s``: seconds before the time limit at which the next job, which then
+    takes over, is submitted; 0 for none. ``has_pages``: the service has pages for browsers.
     """
 
     directory: OneLine = ""

@@ -1,7 +1,7 @@
-"""Notices to a job's user: its start after a wait, its end, and events of its run folder.
+"""Notices to a job's user: the start after a wait, the end, the approaching time limit, and some events.
 
-A thread follows the events that recorders and workloads write to the run folder; how a message is sent, and
-whether, is up to `gipfel_cluster.notify`. Nothing here raises or delays the job.
+A thread follows the events that recorders and workloads write to the run folder. `gipfel_cluster.notify`
+decides whether and how a message is sent. Nothing here raises an error or delays the job.
 """
 
 import json
@@ -22,34 +22,34 @@ from ..runs import RunFolder
 from . import JobSpec
 from .time_limit import query_end, time_limit_end
 
-#: A wait in the queue that is shorter than these seconds is not reported.
+#: Seconds in the queue from which the start of a job is reported.
 QUEUE_S = 60.0
-#: Seconds before the time limit at which its end is reported; a quarter of the job's time if that is less.
+#: Seconds before the time limit at which the user is warned; a quarter of the job's time if that is less.
 LEAD_S = 900.0
 _POLL_S = 15.0
-#: A job that is stopped this close to its time limit, in seconds before and after, has reached it. Slurm's
-#: signal may come a minute early, and ``OverTimeLimit`` lets jobs run on for a while.
+#: A job that is stopped from so many seconds before its time limit until so many after counts as having
+#: reached it: Slurm's signal may come a minute early, and ``OverTimeLimit`` lets jobs run for longer.
 _BEFORE_S, _AFTER_S = 90.0, 300.0
 _QUERY_S = 10.0
-#: Longest wait in seconds for the thread at the end of the job.
+#: Seconds that the end of the job waits for the thread.
 _JOIN_S = 3.0
 _MAX_STATE_BYTES = 1 << 20
 _SUFFIX = ".events.jsonl"
 _MAX_PIECE_BYTES = 64 << 10
 _MAX_FILES = 2000
-#: Kinds of events in the run folder that are reported to the user.
+#: Kinds of events in the run folder that are reported to the user -> kind of the message.
 _REPORTED: dict[str, JobKind] = {"gpus_idle": "idle", "checkpoint_space": "checkpoint"}
 
 
 class EventFollower:
-    """Reads what is appended to the events files of a run."""
+    """Reads the lines that are appended to the event files of a run."""
 
     def __init__(self, telemetry: Path) -> None:
         self._telemetry = telemetry
         self._offsets: dict[str, int] = {}
 
     def skip(self) -> None:
-        """Skip what the files hold now."""
+        """Skip the events that the files contain now."""
         for name in self._names():
             with suppress(OSError):
                 self._offsets[name] = (self._telemetry / name).lstat().st_size
@@ -78,14 +78,14 @@ class EventFollower:
                 content = file.read(_MAX_PIECE_BYTES)
         except OSError:
             return []
-        # The rest of a line may be written later; a line that is longer than a piece is skipped.
+        # An incomplete last line is read again later; one longer than `_MAX_PIECE_BYTES` is skipped.
         complete = content.rfind(b"\n") + 1 or (len(content) if len(content) == _MAX_PIECE_BYTES else 0)
         self._offsets[name] = offset + complete
         return content[:complete].split(b"\n")
 
 
 class JobNotices:
-    """Reports what happens to one job.
+    """Sends notices about one job to its user.
 
     Parameters
     ----------
@@ -137,10 +137,10 @@ class JobNotices:
             self._thread = None
 
     def report_end(self, status: int, *, stopped: bool) -> None:
-        """Report the end of the job with its exit status; ``stopped`` after a signal to end.
+        """Report the end of the job with its exit status; ``stopped`` if it got a signal to end.
 
-        Not reported are a notebook server that its user stops or that ends without an error, and a launch
-        that waits in the queue again.
+        The end is not reported of a notebook server that its user stops or that ends without an error, nor
+        of a launch that has requeued its job.
         """
         self._stop_following()
         after = f"after {duration(time.time() - self._began)}"
@@ -169,7 +169,7 @@ class JobNotices:
         self._reporter.finish()
 
     def _report(self, kind: JobKind, reason: str) -> None:
-        # A job may end again after a restart, and its time after an extension.
+        # The same kind of event is reported once per occurrence: per restart of the job, or per time limit.
         occurrence = f"{self._limit:.0f}" if kind == "time" else self._restart
         event = Event.of(
             kind, self._title, reason, run=self._run.name, workload=self._workload, occurrence=occurrence
@@ -180,14 +180,14 @@ class JobNotices:
         while not self._ended.wait(_POLL_S):
             self._read_events()
             if self._stopping():
-                # Now, since Slurm kills a job that does not end within KillWait, 30 s by default.
+                # Reported now, because Slurm kills a job that does not end within KillWait (default 30 s).
                 if self._at_limit() and not self._is_requeued():
                     self._report("failed", f"It reached its time limit of {duration(self._time_s())}.")
             elif self._limit is not None:
                 self._check_limit(self._limit)
 
     def _stop_following(self) -> None:
-        """End the thread and read the last events, unless the thread hangs, such as on a lost file system."""
+        """End the thread, then read the last events, unless the thread hangs (on a lost file system)."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
@@ -195,7 +195,7 @@ class JobNotices:
             self._read_events()
 
     def _check_limit(self, limit: float) -> None:
-        """Report that the time ends soon; Slurm is asked before, and again shortly before the end."""
+        """Warn that the time limit is near, unless Slurm reports an extension; ask again just before it."""
         left = limit - time.time()
         leads = (min(LEAD_S, self._time_s() / 4), _BEFORE_S)
         due = {(limit, lead) for lead in leads if 0 < left < lead} - self._checked
@@ -260,7 +260,7 @@ def _what(spec: JobSpec) -> str:
 
 
 def _workload(spec: JobSpec, job_id: str) -> str:
-    """Return the ID of the workload that the job was made for; empty for a server."""
+    """Return the ID of the workload that the job runs; empty for a server."""
     if spec.kind == "notebook":
         return f"batch:{job_id}"
     if spec.kind == "service":

@@ -30,8 +30,8 @@ _PACKAGES = ("gipfel", "jupyterlab", "jupyterhub", "papermill", "pyarrow", "plot
 def image_identity(edf: Edf | None, cache: Path) -> dict[str, Any] | None:
     """Return the path, size, modification time and digest of a run's image.
 
-    ``digest`` is None if it is not computed yet, or if the image is an unpacked directory, which has none.
-    For an image in a registry it is known only if the EDF names the image by its digest.
+    ``digest`` is None if it has not been computed yet, or if the image is an unpacked directory. For an
+    image in a registry it is known only if the EDF names the image by its digest.
     """
     if edf is None or not edf.image:
         return None
@@ -56,10 +56,10 @@ def _digest_in_name(image: str) -> str | None:
 
 
 class BackgroundVerdict:
-    """Process of the lowest priority that judges the job's image, and keeps the verdict in the run folder.
+    """A process with the lowest priority that computes the verdict on the job's image for the run folder.
 
-    It runs outside of the container, where image and advisories are; nothing runs where neither site nor user
-    want verdicts.
+    It runs outside the container, because image and advisories are there. It is not started if neither the
+    site nor the user has configured verdicts.
     """
 
     def __init__(self, image: str, run: Path, environment: Mapping[str, str]) -> None:
@@ -78,7 +78,7 @@ class BackgroundVerdict:
             )
 
     def finish(self, seconds: float) -> None:
-        """Wait so many seconds at most, and end it."""
+        """Wait at most ``seconds`` for the verdict, then end the process."""
         if self._process is None:
             return
         with suppress(subprocess.TimeoutExpired):

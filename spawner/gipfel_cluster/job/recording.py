@@ -19,13 +19,13 @@ from ..runs import RunFolder
 from . import JobSpec
 from .remote_recorders import RemoteRecorders, remote_nodes
 
-#: Time limit for the score when a job ends; a missing score is computed on request.
+#: Time limit in seconds for the score when a job ends; a missing score is computed on request.
 SCORE_S = 10.0
-#: Time limit for sending runs to a tracking server when a job ends.
+#: Time limit in seconds for sending runs to a tracking server when a job ends.
 TRACK_S = 20.0
-#: Time limit for creating a run on the server before the ranks of a launch start.
+#: Time limit in seconds for creating a run on that server before the ranks of a launch start.
 TRACK_BEGIN_S = 10.0
-#: Address of the MLflow server to which jobs send their runs.
+#: Variable with the address of the MLflow server to which jobs send their runs.
 TRACK_TO = "GIPFEL_TRACK_TO"
 _TRACK_TOKENS = ("GIPFEL_TRACK_TOKEN_FILE", "MLFLOW_TRACKING_TOKEN")
 _READY_S = 30.0
@@ -57,18 +57,18 @@ def track_runs(environment: Mapping[str, str], *, limit_s: float = TRACK_S) -> b
     if not environment.get(TRACK_TO):
         return False
     variables = _track_environment(environment)
-    # In the environment of a run, that run counts as running, and only ended ones are sent.
+    # With this variable the run would count as still running, and only ended runs are sent.
     variables.pop("GIPFEL_RUN", None)
     return _run_command(("track", "--pending", "--json"), variables, limit_s)
 
 
 def track_begin(run: Path, environment: Mapping[str, str], *, limit_s: float = TRACK_BEGIN_S) -> bool:
-    """Create a run that has begun on the tracking server, so that programs can log to it there.
+    """Create this run on the tracking server, so that programs can log to it while the job runs.
 
     Returns
     -------
     bool
-        Whether it is on the server; ``tracking.json`` in its folder says where.
+        Whether it is on the server; its address is then in ``tracking.json`` of the run folder.
     """
     if not environment.get(TRACK_TO):
         return False
@@ -77,7 +77,7 @@ def track_begin(run: Path, environment: Mapping[str, str], *, limit_s: float = T
 
 
 def _track_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``gipfel track``: no tokens but the server's."""
+    """Return the variables for ``gipfel track``, without any token except the tracking server's."""
     tokens = {name: environment[name] for name in _TRACK_TOKENS if name in environment}
     return {**without_tokens(environment), **tokens}
 
@@ -110,7 +110,7 @@ def _run_command(arguments: Sequence[str], environment: Mapping[str, str], limit
 class FanInProcess:
     """The process on the job's first node that receives the live samples of the other nodes.
 
-    The other nodes are also recorded if it does not run.
+    If it does not run, the other nodes are recorded all the same, but without live samples.
 
     Parameters
     ----------
@@ -131,8 +131,8 @@ class FanInProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
-        # What the receiver prints when it is ready: its port, and variables for senders and for itself
-        # (``head``).
+        # The JSON that the receiver prints when it is ready: its port, and the variables for the senders and
+        # for itself (``head``).
         self._settings: dict[str, Any] = {}
 
     def sender_settings(self) -> tuple[list[str], dict[str, str]]:

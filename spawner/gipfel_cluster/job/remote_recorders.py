@@ -19,15 +19,16 @@ from ..scheduler.notation import expand_hostlist
 END_SIGNAL = signal.SIGUSR2
 _POLL_S = 0.5
 _CHECK_S = 5.0
-#: Seconds that the recorders have to end: those that each supervisor gives its recorder, and those of Slurm's
-#: signal on its way; else srun would be ended beside a recorder that is closing its segment. Part of
-#: `scheduler.supervisor.GRACE_SECONDS`.
+#: Seconds that the step of the recorders has to end: the time that each supervisor gives its recorder, and
+#: 5 s for Slurm to deliver the signal. If srun were killed earlier, a recorder could lose the segment that
+#: it is closing. `scheduler.supervisor.GRACE_SECONDS` must include this time.
 END_S = FLUSH_S + 5.0
 _FIRST_PAUSE_S = 5.0
 _MAX_PAUSE_S = 60.0
-#: A recorder that starts this much later than the job is reported as an event.
+#: A recorder that starts so many seconds later than the job is reported as an event.
 _LATE_S = 60.0
-#: A node whose files did not grow for this time counts as lost; longer if samples are rare.
+#: A node whose files did not grow for so many seconds, or so many sampling intervals if that is longer,
+#: counts as lost.
 _SILENT_S = 30.0
 _SILENT_INTERVALS = 3.0
 _SEGMENT_NAME = re.compile(r"(?:.*/)?(.+)-\d{15,}-\d+(?:\.closed)?\.arrows")
@@ -39,13 +40,13 @@ class FanInReceiver(Protocol):
     """A process on this node that receives live samples of other nodes; see `recording.FanInProcess`."""
 
     def sender_settings(self) -> tuple[list[str], dict[str, str]]:
-        """Return arguments and variables with which a recorder sends samples here; start it if necessary."""
+        """Start the receiver if necessary; return arguments and variables for recorders that send to it."""
 
     def pids(self) -> frozenset[int]:
-        """Return its process id."""
+        """Return the receiver's process id."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the receiver."""
 
 
 def remote_nodes(environment: Mapping[str, str], local_node: str) -> tuple[str, ...]:
@@ -226,7 +227,7 @@ class RemoteRecorders:
 
 
 class NodeLiveness:
-    """Detects lost nodes: those whose recorder's files no longer grow, by this node's clock.
+    """Detects lost nodes: those whose recorder's files have stopped growing, according to this node's clock.
 
     Parameters
     ----------
@@ -306,7 +307,7 @@ def srun_arguments(
         "--mem=0",
         "--cpu-bind=none",
         "--job-name=gipfel-recorder",
-        # The end of the recorder on one node must not end the others.
+        # If the recorder on one node ends, the recorders on other nodes must keep running.
         "--kill-on-bad-exit=0",
         "--no-kill",
         "--wait=0",

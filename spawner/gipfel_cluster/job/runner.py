@@ -35,10 +35,10 @@ from .staging import stage_before_start, stage_request
 
 _END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
-#: Wait for the verdict on the image at the end of a very short job.
+#: Seconds that a job waits at its end for the verdict on its image; only a very short job needs them.
 _VERDICT_S = 5.0
 
-#: A gate lets nothing in.
+#: Why a notebook server can't run behind a gate, through which nobody can connect to it.
 _REACHED = "a notebook server, which the hub must reach; its launches, notebooks and kernels can have one"
 
 
@@ -174,9 +174,10 @@ class JobRunner:
     def _invocation(
         self, request: ContainerRequest, engine: Engine, runtime: Runtime, run: str
     ) -> Invocation:
-        """Render the request; behind a gate where site, EDF or the job's spec declare one.
+        """Render the request, behind a gate if site, EDF or the job's spec declare one.
 
-        What a launch or a service starts has gates of its own, in its steps; a build has none.
+        A launch or a service does not run behind a gate itself, but the steps that it starts do; a build
+        has no gate.
         """
         if self.spec.kind == "service":
             request = with_gates(request, self.environment)
@@ -227,7 +228,7 @@ class JobRunner:
                 if self._received in _END_SIGNALS:
                     with contextlib.suppress(OSError):  # it is written again below
                         self._write_end(run, record, status)
-                # A launch outlives the server that started it: the job waits for it.
+                # A launch outlives the server that started it: the job waits until the launch has ended.
                 wait_for_lock_holders(Path(context.scratch, LOCKS_DIRECTORY), self._signal_lock_holders)
         except (GipfelError, OSError) as error:
             notices.report_error(error)
@@ -236,11 +237,11 @@ class JobRunner:
             return status
         finally:
             digest.stop()
-            # A job that ends by itself has the time; one that is cancelled has not.
+            # A cancelled job has no time to wait for the verdict.
             verdict.finish(0.0 if self._received in _END_SIGNALS else _VERDICT_S)
             try:
-                # First, because when many jobs are cancelled Slurm may kill this process before the rest is
-                # done.
+                # The record is written first: when many jobs are cancelled, Slurm may kill this process
+                # before the rest is done.
                 self._write_end(run, record, status)
             finally:
                 notices.report_end(status, stopped=self._received in _END_SIGNALS)

@@ -1,6 +1,6 @@
-"""Data that a job wants on its nodes before its work begins, and staging before a container starts.
+"""Staging: copies of data on a job's nodes, made before its container starts.
 
-An EDF requests it by annotations, beside the options of a job:
+Besides the options of a job, annotations of an EDF request it:
 
 ``com.gipfel.stage``, or in a table with the next ones ``com.gipfel.stage.data``
     Absolute paths, below a storage class, or of S3: ``/scratch/imagenet.sqsh keep:model s3://sets/a.sqsh``.
@@ -23,7 +23,7 @@ from ..regular_files import read_tail
 from ..staged import ANNOTATION
 
 MAX_PATHS = 64
-#: The begin of a path to stage: absolute, below the directory of a storage class, or an address of S3.
+#: How a path to stage begins: absolute, below the directory of a storage class, or an S3 address.
 SOURCE = r"^(?:/|shared:|keep:|s3://)"
 _POLL_S = 0.2
 _END_S = 15.0
@@ -34,7 +34,8 @@ _LOG_BYTES = 64 << 10
 class StageRequest(Frozen):
     """Files and directories of the shared file system to copy to every node of a job.
 
-    ``to`` is the tier; with ``on_failure`` ``continue``, nodes without a copy read the shared file system.
+    ``to`` is the kind of local storage. If a copy fails, ``on_failure`` decides whether the job continues, so
+    that nodes without a copy read the shared file system, or stops.
     """
 
     data: tuple[Annotated[OneLine, Field(pattern=SOURCE, max_length=4096)], ...] = Field(
@@ -55,7 +56,7 @@ def split_paths(text: str) -> tuple[str, ...]:
 
 
 def stage_request(annotations: Mapping[str, str], own: StageRequest | None = None) -> StageRequest | None:
-    """Return what an EDF and a job want staged together; the job's tier and action on failure are used.
+    """Return the paths that EDF and job (``own``) request, with the job's other settings; None without paths.
 
     Raises
     ------
@@ -86,14 +87,14 @@ def stage_request(annotations: Mapping[str, str], own: StageRequest | None = Non
 def stage_before_start(
     request: StageRequest, run: Path, environment: Mapping[str, str], stopped: Callable[[], bool]
 ) -> str:
-    """Stage data on all nodes of this job, and wait for it; return a note on what was done.
+    """Copy data to all nodes of this job and wait until that is done; return a note on the result.
 
-    The copies are kept by a process that ends with the job.
+    A process that ends with the job holds the copies until then.
 
     Raises
     ------
     GipfelError
-        It failed, and the request is to stop then.
+        Staging failed, and the request's ``on_failure`` is ``stop``.
     """
     argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "data", "stage"]
     argv += [f"--to={request.to}", f"--on-failure={request.on_failure}", "--", *request.data]

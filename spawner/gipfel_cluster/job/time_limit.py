@@ -1,4 +1,4 @@
-"""End of a job's time limit, as its node knows it and as Slurm reports it after an extension."""
+"""End of a job's time limit: from the job's variables, and from Slurm, which knows extensions."""
 
 import subprocess
 import time
@@ -10,7 +10,7 @@ _INTERVAL_S = 60.0
 
 
 def time_limit_end(environment: Mapping[str, str]) -> float | None:
-    """Return the end of a job's time limit at its start, in seconds since 1970; None without a limit."""
+    """Return the end of a job's original time limit, in seconds since 1970; None without a limit."""
     text = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
     return float(text) if text.isascii() and text.isdecimal() else None
 
