@@ -12,13 +12,13 @@ import select
 import signal
 import sys
 
-# Schedulers signal jobs before their end. Handlers are used, because containers would inherit ignored
-# signals.
+# Schedulers send these signals to jobs before their end. The broker handles them instead of ignoring them,
+# because its containers would inherit ignored signals.
 _IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
 def main() -> None:
-    """Wait for the first client, then serve the job until it ends; return if the job ends before."""
+    """Wait for the first client, then serve the job until it ends; exit if the job ends before that."""
     listener, job_pipe = (int(word) for word in sys.argv[1:3])
     for number in _IGNORED_SIGNALS:
         signal.signal(number, lambda *_: None)

@@ -1,4 +1,4 @@
-"""Send requests to the broker of this process's job; `BrokerScheduler` is a scheduler that does so."""
+"""Send requests to the broker of this process's job; `BrokerScheduler` uses it as a scheduler."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ async def send_request(
     GipfelError
         The broker refused the request, and gave the reason.
     NoAnswerError
-        It disconnected, or did not answer within `limit` seconds.
+        The broker disconnected, or did not answer within `limit` seconds.
     """
     line = to_line(request)
     sent = False
@@ -91,7 +91,7 @@ async def send_request(
 def send_request_sync(
     path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S
 ) -> Answer:
-    """Call `send_request` from synchronous code, also in a cell of a notebook."""
+    """Call `send_request` from synchronous code, even where an event loop runs, as in a notebook's cell."""
     return run_sync(send_request(path, request, answer, limit=limit))
 
 
@@ -126,7 +126,7 @@ def run_in_container(
             _connect(connected, path)
             sent = socket.send_fds(connected, [line], files)
             if sent < len(line):
-                # A broker that refuses closes its end, but its answer can still be read below. With nothing
+                # A broker that refuses closes its end, but its answer can still be read below. If nothing is
                 # left to send, sendall is not called, because it would fail as well.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connected.sendall(line[sent:])
@@ -142,7 +142,7 @@ def run_in_container(
 
 
 async def _connected(path: Path) -> socket.socket:
-    """Connect; while the broker's queue is full, retry, because asyncio would regard that as connected."""
+    """Connect; retry while the broker's queue is full, which asyncio would regard as connected."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connected.setblocking(False)  # noqa: FBT003 - positional only
     try:
@@ -249,7 +249,7 @@ class BrokerScheduler:
         return (await self._ask(SubmitRequest(job=request), SubmitAnswer)).job_id
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of each job, with a request for each thousand."""
+        """Return the status of each job, with one request per thousand jobs."""
         unique, statuses = list(dict.fromkeys(job_ids)), dict[str, JobStatus]()
         for start in range(0, len(unique), _MAX_JOBS):
             some = tuple(unique[start : start + _MAX_JOBS])
@@ -261,7 +261,7 @@ class BrokerScheduler:
         return {each: statuses.get(each, JobStatus(answer="unknown")) for each in unique}
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
-        """Cancel through the broker, as its user."""
+        """Cancel through the broker, as the broker's user."""
         await self._ask(CancelRequest(job_id=job_id), Done)
 
     async def address(self, node: str) -> str:

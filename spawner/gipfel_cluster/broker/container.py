@@ -1,4 +1,4 @@
-"""Compose the command that runs a request in another EDF's container on the job's node.
+"""Compose the command that carries out a request in another EDF's container on the job's node.
 
 A broker uses `prepare_run`. Outside of jobs, where there is no broker, `run_directly` also runs the command.
 """
@@ -100,7 +100,7 @@ def prepare_run(
         context.host_environment, excluded_nodes(environment.get("GIPFEL_RUN", ""))
     )
     environment["GIPFEL_ENGINE"] = engine.name
-    # This process does not exist in the container, and without it a kernel would exit.
+    # A kernel exits if its parent is gone, and the container has no process with this id.
     environment.pop("JPY_PARENT_PID", None)
     container = ContainerRequest(
         edf=_without_ssh(edf),
@@ -135,7 +135,7 @@ def prepare_run(
 
 
 def _is_tcp_kernel(request: RunRequest | KernelRequest) -> bool:
-    """Return whether the notebook server connects to a kernel by TCP, which a gate does not let in."""
+    """Return whether the notebook server connects to a kernel by TCP, which a gate would prevent."""
     if isinstance(request, RunRequest):
         return False
     try:
@@ -180,7 +180,7 @@ def edf_diagnostics(name: str, context: JobContext) -> tuple[Diagnostic, ...]:
 
 
 def kernel_command(python: str, runtime: Runtime, connection_file: str) -> tuple[str, ...]:
-    """Return the argv of a kernel in a container, with the image's Python, the runtime's, or a path."""
+    """Return the argv of a kernel; ``python`` is ``image``, ``runtime`` or a path in the container."""
     if python == "runtime":
         is_file = not Path(runtime.root).is_dir()
         program = (
@@ -199,7 +199,7 @@ def kernel_command(python: str, runtime: Runtime, connection_file: str) -> tuple
 def _command(
     request: RunRequest | KernelRequest, runtime: Runtime, context: JobContext
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the command, and the directories that it needs."""
+    """Return the request's command, and the directories that must be mounted for it."""
     if isinstance(request, RunRequest):
         first, *others = request.command
         return (runtime.python if first == PYTHON else first, *others), ()
@@ -214,7 +214,7 @@ def _command(
 def _directory(
     request: RunRequest | KernelRequest, edf: Edf, context: JobContext, workspace: Workspace
 ) -> tuple[str, tuple[Mount, ...]]:
-    """Return the command's working directory and its mount; the workspace if the host does not see it."""
+    """Return the command's working directory and its mounts; the workspace if the host does not have it."""
     ref = request.directory
     source = context.host_path(ref) if ref else None
     if ref is None or source is None or not source.is_dir():
@@ -231,7 +231,7 @@ def _directory(
 
 @contextmanager
 def local_context(environment: Mapping[str, str]) -> Iterator[JobContext]:
-    """Return a context of this machine and this user for use outside of jobs."""
+    """Yield a context of this machine and this user, for use outside of jobs."""
     scratch = ScratchFolder.create()
     try:
         yield JobContext(

@@ -24,8 +24,8 @@ _JOB_PREFIXES = (
     "JUPYTER_RUNTIME_DIR",
     "CUDA_VISIBLE_DEVICES",
 )
-#: Where runs go, in the file system and to a tracking server, and how the site judges images, is the same for
-#: all jobs of a user.
+#: Exceptions from these prefixes, which also apply to a user's other jobs: Slurm's configuration, the site's
+#: policy on images, and where runs are stored and tracked.
 _EXCEPTIONS = (
     *SLURM_VARIABLES,
     *SECURITY_VARIABLES,
@@ -33,7 +33,7 @@ _EXCEPTIONS = (
     "GIPFEL_TRACK_TO",
     "GIPFEL_TRACK_TOKEN_FILE",
 )
-# Mounting one of these into a container would hide the image's.
+# Mounting one of these directories into a container would hide the image's own.
 _SYSTEM_DIRECTORIES = frozenset(
     Path("/", name)
     for name in ("", "bin", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "tmp", "usr")
@@ -97,8 +97,8 @@ class JobContext(Frozen):
 
     ``host_environment`` has the job's variables on its node, and ``container_environment`` those that
     containers get in addition. ``protected`` are names of variables that containers can't change. ``folders``
-    are mounted into every container at the same path; ``mounts`` are those of the job's own container, in
-    their order.
+    are mounted into every container at the same path; ``mounts`` are the mounts of the job's own container,
+    in their order.
     """
 
     sockets: OneLine
@@ -131,8 +131,8 @@ class JobContext(Frozen):
     def host_path(self, ref: PathRef) -> Path | None:
         """Return the host's path of a file of a process in the job; None if the host does not see it.
 
-        Candidates are the job's mounts, the last one first, and the path itself, because a site's engine may
-        have further mounts. Device and inode must be equal, which proves that it is the same file.
+        Candidates are the paths below the job's mounts, the last mount first, then the path itself, because
+        a site's engine may have further mounts. Equal device and inode prove that it is the same file.
         """
         for candidate in (*self._sources(Path(ref.path)), Path(ref.path)):
             try:
@@ -144,7 +144,7 @@ class JobContext(Frozen):
         return None
 
     def runtime_for_images(self) -> Runtime:
-        """Return the job's runtime if containers can use it, else the user's.
+        """Return the job's runtime if containers can use it, else the user's (see `find_runtime`).
 
         Raises
         ------
@@ -176,7 +176,7 @@ def is_built_runtime(path: Path) -> bool:
 
 
 def find_runtime(path: str, environment: Mapping[str, str]) -> Runtime | None:
-    """Return a user's runtime: at `path`, ``$GIPFEL_RUNTIME``, of this process, or ``~/.gipfel/runtime``.
+    """Return the runtime at `path`, ``$GIPFEL_RUNTIME``, of this process, or ``~/.gipfel/runtime``, or None.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def _is_text(value: str) -> bool:
 
 
 def host_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a process's variables as text that can be encoded as JSON."""
+    """Return a process's variables, with bytes that are not UTF-8 replaced, since JSON can't hold them."""
     return {
         name: os.fsencode(value).decode(errors="replace") if not _is_text(value) else value
         for name, value in environment.items()

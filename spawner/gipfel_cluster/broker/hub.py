@@ -1,6 +1,7 @@
 """Run the broker of a hub without Slurm: ``python -m gipfel_cluster.broker.hub --socket PATH``.
 
-It runs on a host with Slurm, checks as which users the hub acts, and passes the hub's requests to Slurm.
+The broker runs on a host with Slurm, checks which users the hub acts as, and passes the hub's requests to
+Slurm.
 """
 
 import argparse
@@ -63,11 +64,11 @@ _HOST_VARIABLES = ("PATH", "LD_LIBRARY_PATH", *SLURM_VARIABLES)
 
 
 class AllowedUsers(Frozen):
-    """The range of uids that the broker acts as: those of people.
+    """The range of uids that the broker may act as, which should contain only people.
 
-    The defaults are those of UID_MIN and UID_MAX in login.defs. System users are below; above are users that
-    packages and systemd create, such as Debian's ``slurm`` (64030). A directory service may assign higher
-    uids to people.
+    The defaults are UID_MIN and UID_MAX of login.defs. System users have lower uids; users that packages and
+    systemd create, such as Debian's ``slurm`` (64030), have higher ones. A directory service may assign
+    higher uids to people.
     """
 
     min_uid: _Uid = 1000
@@ -79,7 +80,8 @@ class AllowedUsers(Frozen):
         Parameters
         ----------
         schedulers
-            The users that the scheduler's daemons run as: their jobs could read the scheduler's keys.
+            The users that the scheduler's daemons run as: a job of such a user could read the scheduler's
+            keys.
 
         Raises
         ------
@@ -144,7 +146,7 @@ class HubBroker(Server):
     environment
         The host's variables, for the scheduler's commands.
     arguments
-        The site's arguments for the command that submits.
+        The site's arguments for the submit command.
     allowed
         Users that the broker may act as.
     """
@@ -168,7 +170,7 @@ class HubBroker(Server):
         self._semaphore = asyncio.Semaphore(_MAX_REQUESTS)
 
     async def answer(self, line: bytes, client: Connection) -> None:
-        """Answer the hub."""
+        """Answer one request of the hub."""
         request = parse_request_line(line, HUB_REQUESTS)
         client.close_files()
         answer: Frozen

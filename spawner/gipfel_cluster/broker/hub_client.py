@@ -1,4 +1,4 @@
-"""Requests of a hub to its broker, with typed fields, and a scheduler that sends them."""
+"""Requests of a hub to its broker, with typed fields, and the scheduler that sends them."""
 
 from datetime import date
 from typing import Annotated, Literal
@@ -90,7 +90,7 @@ HUB_REQUESTS: TypeAdapter[HubRequest] = TypeAdapter(Annotated[HubRequest, Field(
 
 
 class SubmittedAnswer(Frozen):
-    """The job's id; empty if the scheduler's answer was lost, and then ``lost`` is the problem."""
+    """The job's id. It is empty if the scheduler's answer was lost: ``lost`` is then the error message."""
 
     job_id: str = ""
     lost: str = ""
@@ -151,7 +151,7 @@ class HubBrokerScheduler(BrokerScheduler):
         return (await self._ask(MarkedRequest(prefix=prefix), MarkedAnswer)).jobs
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
-        """Cancel through the broker, as the job's user."""
+        """Cancel through the broker, acting as the job's user."""
         await self._ask(CancelAsRequest(job_id=job_id, user=user), Done)
 
     async def extend(self, job_id: str, minutes: int) -> None:

@@ -12,7 +12,7 @@ from ..model import DEFER_BUILD, Frozen, GipfelError, OneLine, check_command, ch
 from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
 
 VERSION: Final = 1
-#: Maximum size of a message.
+#: Maximum size of a message in bytes.
 MAX_BYTES = 1 << 19
 #: The socket's name in the directory of a job's sockets.
 SOCKET = "broker"
@@ -97,7 +97,7 @@ class LintRequest(Request):
 
 
 class VerdictRequest(Request):
-    """Judge an image of the host by the site's advisories and policy."""
+    """Return the verdict on an image on the host, from the site's advisories and policy."""
 
     kind: Literal["verdict"] = "verdict"
     image: Annotated[OneLine, Field(max_length=4096)]
@@ -159,7 +159,8 @@ class StepRequest(Request):
 class SuperviseRequest(Request):
     """Start the supervisor of the workload in this directory.
 
-    That of a launch keeps the job alive until the launch ends; that of a transfer ends with the job.
+    The supervisor of a launch keeps the job alive until the launch ends; that of a transfer ends with the
+    job.
     """
 
     kind: Literal["supervise"] = "supervise"
@@ -215,7 +216,7 @@ class Refusal(Frozen):
 
 
 class Started(Frozen):
-    """The command runs; ``notes`` are the engine's, such as options that it does not support."""
+    """The command runs; ``notes`` are those of the engine, such as about options that it does not support."""
 
     notes: tuple[str, ...] = ()
 
@@ -227,7 +228,7 @@ class Ended(Frozen):
 
 
 class EdfAnswer(Frozen):
-    """A usable EDF: its name, its file on the host, its image, and its annotations about a gate."""
+    """A usable EDF: its name, its file on the host, its image, and the annotations that declare its gate."""
 
     name: str
     file: str
@@ -242,7 +243,7 @@ class LintAnswer(Frozen):
 
 
 class VerdictAnswer(Frozen):
-    """The verdict on an image; None where neither site nor user want verdicts."""
+    """The verdict on an image; None if neither the site nor the user has configured verdicts."""
 
     verdict: SecurityVerdict | None
 

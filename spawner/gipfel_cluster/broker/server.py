@@ -127,7 +127,7 @@ def _private_directory(scratch: str) -> Path:
 
 
 def _prepare_error(error: OSError) -> GipfelError:
-    """Return a refusal for an error of the host; an OSError would be taken for a client that disconnected."""
+    """Return the error of the host as a refusal; an OSError would look like a client that disconnected."""
     where = f" ({error.filename})" if error.filename else ""
     return GipfelError(
         f"The container can't be prepared: {error.strerror or error}{where}.",
@@ -232,7 +232,7 @@ class Broker(Server):
                 return await self._ask_scheduler(request)
 
     def _inspect(self, request: EdfRequest | LintRequest | VerdictRequest) -> Frozen:
-        """Look at an EDF or an image of the host; it may take as long as its file system."""
+        """Inspect an EDF or an image on the host, which takes as long as its file system needs to answer."""
         match request:
             case EdfRequest():
                 edf = load_usable_edf(request.edf, self._context, request.engine)

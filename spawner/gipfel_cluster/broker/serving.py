@@ -42,7 +42,7 @@ def peer_uid(connected: socket.socket) -> int:
 
 
 class Connection:
-    """A connected, non-blocking socket of an untrusted client, and the descriptors that the client sent."""
+    """A connected, non-blocking socket to an untrusted client, and the descriptors that the client sent."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -55,7 +55,7 @@ class Connection:
         Raises
         ------
         GipfelError
-            The line is too long, or has more descriptors than `STREAMS`.
+            The line is too long, or more descriptors than `STREAMS` were sent with it.
         EOFError
             The client disconnected before the end of the line.
         """
@@ -66,7 +66,7 @@ class Connection:
         return self._line()
 
     async def next_line(self, max_bytes: int) -> bytes:
-        """Return a later line of at most `max_bytes`; the kernel discards descriptors sent with it.
+        """Return the next line, of at most `max_bytes`; the kernel discards descriptors sent with it.
 
         Raises
         ------
@@ -246,7 +246,7 @@ def listen(path: Path, *, owner: int | None = None) -> socket.socket:
 
 
 async def relay_until_end(process: Process, client: Connection) -> None:
-    """Forward the client's signals until the process ends, and send its status, or the client disconnects."""
+    """Forward the client's signals until it disconnects or the process ends; then send the exit status."""
     ended = asyncio.create_task(process.wait())
     forwarding = asyncio.create_task(_forward_signals(client, process))
     try:
