@@ -64,13 +64,14 @@ def build_runtime(
 ) -> Runtime:
     """Build the runtime of ``gipfel[extra]`` from this environment, or keep the existing one if current.
 
-    Only kernels for other versions of Python are downloaded, once. A path that ends in ``.sqsh`` becomes one
-    file, any other a directory. It is installed atomically and readable by every user.
+    Only the packages for kernels of other versions of Python are downloaded, once. If the path ends in
+    ``.sqsh``, the runtime is one file, else a directory. It is installed atomically, readable by every user.
 
     Parameters
     ----------
     prefix
-        Absolute path at which the runtime will be mounted; by default a directory's own, or `FILE_PREFIX`.
+        Absolute path at which the runtime will be mounted; by default ``path`` for a directory, and
+        `FILE_PREFIX` for a file.
     kernels
         Versions of CPython in images that become kernels, such as ``3.9``; by default those of the existing
         runtime.
@@ -169,7 +170,7 @@ def _fill(
     started_programs = dict(openssh_programs().values())
     if not started_programs:
         progress("OpenSSH's server is not on this machine: containers will have no ssh server")
-    # The interpreter comes first, since the first of two libraries of the same name is used.
+    # The interpreter comes first: of two libraries with the same name, the first one is used.
     sources |= {PROGRAM: interpreter_program(), **started_programs}
     binaries = {target: source for target, source in sources.items() if is_elf(source)}
     libraries, loader = shared_libraries(binaries.values(), copied=sources.values(), progress=progress)

@@ -21,8 +21,8 @@ _GIPFEL = "gipfel"
 _INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
 _SKIPPED_SOURCES = frozenset({"__pycache__", "node_modules"})
-# Commands are rewritten; a container needs no manuals and headers; only the hub needs its pages (60 MB);
-# neither server nor widgets use Arrow Flight (30 MB); the panel has its own plotly.js.
+# Reasons: commands are rewritten; a container needs no manuals and headers; only the hub needs its pages
+# (60 MB); neither server nor widgets use Arrow Flight (30 MB); the panel has its own plotly.js.
 _SKIPPED_PREFIXES = (
     "bin/",
     "include/",
@@ -35,7 +35,7 @@ _SKIPPED_PREFIXES = (
     f"{SITE_PACKAGES}/pyarrow/_flight",
     f"{SITE_PACKAGES}/pyarrow/_pyarrow_cpp_tests",
 )
-# Files for compilers, and source maps for debuggers of the browser.
+# Byte code, files for compilers, and source maps for browsers' debuggers.
 _SKIPPED_SUFFIXES = (".pyc", ".a", ".c", ".cc", ".cpp", ".h", ".hpp", ".pyx", ".pxd", ".pxi", ".map")
 
 
@@ -87,7 +87,7 @@ def files(distributions: Iterable[Distribution]) -> dict[str, Path]:
 
 
 def distribution_files(dist: Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield target and source of each file of a distribution; for an editable one those of its wheel.
+    """Yield target and source of each file of a distribution; if it is editable, the files of its wheel.
 
     Raises
     ------

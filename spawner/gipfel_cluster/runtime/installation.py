@@ -24,7 +24,8 @@ from ..edf.image import read_image_file
 from ..model import GipfelError
 from .model import DESCRIPTION
 
-# Servers on other nodes and of other users can't be seen from here; after this time they have ended.
+# Servers on other nodes and of other users can't be seen from here; after this time they are assumed to have
+# ended.
 _OLD_RUNTIME_SECONDS = 14 * 86400.0
 #: The suffix of a runtime that is one file.
 SUFFIX = ".sqsh"
@@ -100,7 +101,7 @@ def check_replaceable(path: Path) -> None:
     Raises
     ------
     GipfelError
-        It is something else.
+        The path is something else.
     """
     if path.exists() and not _is_runtime(path):
         raise GipfelError(
@@ -110,7 +111,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def hardlink_duplicates(tree: Path) -> None:
-    """Replace equal files by hard links; for files that no longer change."""
+    """Replace files with equal content by hard links to one of them; the files must not change any more."""
     first: dict[tuple[int, int, bytes], Path] = {}
     read: dict[int, bytes] = {}
     for parent, _, names in os.walk(tree):

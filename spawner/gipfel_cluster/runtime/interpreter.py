@@ -1,6 +1,7 @@
 """Files of the runtime other than packages: interpreter, standard library, settings, OpenSSH's server.
 
-Relocation comes first: it finds shared libraries and sets the search paths of binaries for the mount point.
+The functions on relocation come first: they find shared libraries, and set the search paths of binaries for
+the mount point.
 """
 
 import json
@@ -58,7 +59,7 @@ def patchelf() -> str:
 def shared_libraries(
     binaries: Iterable[Path], *, copied: Iterable[Path], progress: Callable[[str], None]
 ) -> tuple[dict[str, Path], str]:
-    """Return all libraries of this machine that binaries need, by name, and the loader's name.
+    """Return the libraries of this machine that binaries need (name -> file), and the loader's name.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ def shared_libraries(
 
 
 def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix: str, loader: str) -> None:
-    """Set the loader and library paths of binaries to ``prefix``, so that they never use an image's.
+    """Set the loader and library paths of binaries to ``prefix``, so that they never use those of an image.
 
     A program's DT_RPATH applies to all libraries that it loads and is searched before LD_LIBRARY_PATH. A
     library's own DT_RUNPATH would disable it, so each becomes a DT_RPATH, without paths outside the runtime.
@@ -108,7 +109,7 @@ def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix:
     binaries
         Path relative to the runtime's directory -> file there.
     programs
-        Those that are started as programs, exactly one directory below the runtime's.
+        Those of the binaries that are programs; each is exactly one directory below the runtime's.
     """
     tool = patchelf()
     groups: dict[str, list[Path]] = {}

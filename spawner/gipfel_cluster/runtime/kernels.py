@@ -1,6 +1,6 @@
-"""Directories of packages that turn an image's own Python into a kernel, one for each version of CPython.
+"""Directories of packages with which an image's own Python becomes a kernel, one for each version of CPython.
 
-pip chooses and installs their wheels for that version and the oldest supported glibc.
+pip resolves and installs the wheels in a directory for its version and the oldest supported glibc.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _PIP_SECONDS = 900
 _PIP_ROUNDS = 6
 #: The supported versions of CPython in images.
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-#: The parent of these directories, relative to the runtime's directory.
+#: Parent of the versions' directories, relative to the runtime's directory.
 KERNELS = "kernels"
 #: The file in each directory that describes it.
 DIRECTORY_DESCRIPTION = "folder.json"
@@ -38,7 +38,7 @@ _WIDGETS_FROM = (3, 11)
 _KERNEL = ("ipykernel",)
 # Packages that gipfel_widgets needs in addition to gipfel's own requirements.
 _WIDGETS = ("ipywidgets", "anywidget", "plotly", "matplotlib")
-# Later versions refuse NumPy 1, which many images with PyTorch contain, and the image's NumPy is used.
+# Later versions of pyarrow refuse NumPy 1, which many images with PyTorch contain; the image's NumPy is used.
 _WITH_NUMPY_1 = ("pyarrow<25",)
 # Directories that a kernel does not read: commands, manuals, and data of the server.
 _SKIPPED_TOP = frozenset({"bin", "etc", "include", "man", "share"})
@@ -70,7 +70,7 @@ def kernel_key(version: str) -> str:
 def collect_kernels(
     versions: Iterable[str], *, cache: Path, previous: Path, progress: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Find or build the directories of versions; return name -> directory without those that failed.
+    """Find or build the versions' directories; return name -> directory, without the versions that failed.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def collect_kernels(
     previous
         The runtime that is being replaced; its directories are reused.
     progress
-        Called with one line about the versions that failed, and the reason.
+        Called with one line that names the versions that failed, and the reason.
     """
     found: dict[str, Path] = {}
     failed: dict[str, str] = {}
@@ -268,7 +268,7 @@ def install_wheels(python: str, versions: Mapping[str, str], target: Path) -> No
     Raises
     ------
     GipfelError
-        The same as of `resolve_wheels`.
+        As for `resolve_wheels`.
     """
     exact = [f"{name}=={version}" for name, version in versions.items()]
     _pip(python, ["--no-deps", "--no-compile", "--target", str(target), *exact])

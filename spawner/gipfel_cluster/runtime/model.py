@@ -169,7 +169,7 @@ def check_runtime(runtime: Runtime, *, at: Path | None = None) -> None:
     Parameters
     ----------
     at
-        The current directory of the runtime, if it is neither ``root`` nor ``prefix`` yet.
+        Where the runtime is now, if it has not been installed at ``root`` or ``prefix`` yet.
 
     Raises
     ------

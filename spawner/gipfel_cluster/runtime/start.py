@@ -155,7 +155,7 @@ def _description(folder: Path) -> dict[str, Any]:
 
 
 def _replace_outdated(folder: Path) -> list[str]:
-    """Use the directory's package if the image's is too old for the kernel; return a line for each.
+    """Use the directory's packages in place of those that are too old for the kernel; return a line for each.
 
     Only requirements of ipykernel are checked, beginning with the ipykernel that is found: an image with a
     complete ipykernel is not changed.
@@ -195,7 +195,7 @@ def _replace_outdated(folder: Path) -> list[str]:
 
 
 def _forget(package: str, among: Iterable[str]) -> None:
-    # The modules were imported before it was known which version is to be used.
+    # These modules were imported before it was known which version must be used.
     for name in [each for each in among if each.partition(".")[0] == package]:
         del sys.modules[name]
 
@@ -229,7 +229,7 @@ class _Preferred:
 
 
 class _CachedLoader(importlib.machinery.SourceFileLoader):
-    """A loader that writes byte code of a read-only directory to the user's cache."""
+    """A loader that stores the byte code of modules in a read-only directory in the user's cache."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         before = sys.pycache_prefix
