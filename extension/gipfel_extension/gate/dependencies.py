@@ -1,7 +1,7 @@
-"""Judge files that name dependencies: what of them lets others choose what is installed.
+"""Judge files that name dependencies: find lines that let somebody else choose what is installed.
 
-Requirement files come first, then settings of pip, uv and npm, and last :func:`dependency_findings`, which
-recognizes a file by its name.
+The module has requirements files first, then settings of pip, uv and npm, and last
+:func:`dependency_findings`, which selects the check by the file's name.
 """
 
 import codecs
@@ -41,7 +41,7 @@ _SEVERITIES: dict[str, Severity] = {
 
 
 def problem_findings(text: str) -> Iterator[Finding]:
-    """Yield a finding for each kind of problem of shell lines or options of pip."""
+    """Yield a finding for each kind of problem in shell lines or pip options."""
     for problem in command_problems(text):
         yield Finding(
             rule=problem.code,
@@ -54,7 +54,7 @@ def problem_findings(text: str) -> Iterator[Finding]:
 def requirements_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
     """Yield what is wrong with a requirements file. Source: pip's reference, Requirements File Format."""
     lines = [(number, line.strip()) for number, line in logical_lines(text) if line.strip()]
-    # Options of a requirements file are those of the command; each keeps the number of its line.
+    # A requirements file takes the options of the pip command. Keep each at its line, for the line numbers.
     options = [""] * (max((number for number, _ in lines), default=0))
     for number, line in lines:
         options[number - 1] = line if line.startswith("-") else ""
@@ -83,7 +83,7 @@ def requirements_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
 
 
 def _requirement_pins(listed: Iterable[tuple[int, str]], index: str) -> Iterator[Pin]:
-    """Yield the packages of requirements; ``NAME @ URL`` names its own source."""
+    """Yield the packages of requirements from `index`, or from the URL of a line ``NAME @ URL``."""
     for number, line in listed:
         if match := _REQUIREMENT.match(line):
             version = _VERSION.match(match[3])
@@ -92,7 +92,7 @@ def _requirement_pins(listed: Iterable[tuple[int, str]], index: str) -> Iterator
 
 
 def build_finding(line: int, option: str) -> Finding:
-    """Return the finding on an option that makes pip build packages, which runs their code."""
+    """Return the finding for an option that makes pip build packages from source, which runs their code."""
     message = (
         f"Line {line}: {option[:80]} builds from source, so that code of the package runs at installation."
     )
@@ -155,13 +155,13 @@ def uv_findings(document: dict[str, Any], text: str) -> Iterator[Finding]:
 
 
 def _line_with(text: str, pattern: str) -> int:
-    """Return the first line that has a pattern outside of a comment; 0 where none has it."""
+    """Return the number of the first line that contains a pattern outside of a comment; 0 if none does."""
     lines = enumerate(text.splitlines(), 1)
     return next((n for n, line in lines if re.search(pattern, line) and line.lstrip()[:1] not in "#;"), 0)
 
 
 def project_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
-    """Yield what is wrong with a ``pyproject.toml``; versions belong into its lock file."""
+    """Yield what is wrong with a ``pyproject.toml``; it need not pin versions, as its lock file does."""
     document = toml(text)
     tool = document.get("tool")
     uv = tool.get("uv") if isinstance(tool, dict) else None
@@ -207,7 +207,8 @@ def _extra_index(line: str, number: int = 0) -> Finding:
 
 
 _MAX_FINDINGS = 50
-#: Byte order marks; that of UTF-32 begins with that of UTF-16. Source: pip's ``_decode_req_file``.
+#: Byte order marks and their encodings; UTF-32 first, since its mark begins with the one of UTF-16.
+#: Source: pip's ``_decode_req_file``.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -232,7 +233,7 @@ def _shell(text: str, index: PackageIndex) -> Iterator[Finding]:
 
 
 def _containerfile(text: str, index: PackageIndex) -> Iterator[Finding]:
-    """Yield what is wrong with a Containerfile: images without a digest, and its commands."""
+    """Yield what is wrong with a Containerfile: images without a digest, and problems in its commands."""
     stages: set[str] = set()
     loose: list[str] = []
     first = 0
@@ -272,12 +273,12 @@ _KINDS: tuple[tuple[re.Pattern[str], _Kind], ...] = (
 
 
 def is_dependency_file(path: str) -> bool:
-    """Return whether a file's name says that it names dependencies."""
+    """Return whether a file lists dependencies, judging by its name."""
     return _kind(path) is not None
 
 
 def _text(content: bytes) -> str:
-    """Return a file as text; like pip, by its mark of UTF-16 or UTF-32 if it has one."""
+    """Return a file as text, decoded as pip does: by its byte order mark, else as UTF-8."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             return content[len(mark) :].decode(encoding, errors="replace")
@@ -285,12 +286,12 @@ def _text(content: bytes) -> str:
 
 
 def dependency_findings(path: str, content: bytes, index: PackageIndex | None = None) -> list[Finding]:
-    """Return what is wrong with a file of dependencies; nothing for another file.
+    """Return what is wrong with a file that names dependencies; an empty list for any other file.
 
     Parameters
     ----------
     index
-        What is known of packages by their names; it notes what it could not answer.
+        Looks packages up by name, and collects what it could not judge; by default one without a mirror.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Judge what an EDF installs: set-up steps, the files that they name or that lie beside, mounted settings.
+"""Judge what an EDF installs: files named by its set-up steps, requirements beside it, mounted settings.
 
-:func:`with_dependencies` adds to what `check_edfs` found. Each file is judged as by ``gipfel scan``.
+:func:`with_dependencies` adds findings to the results of `check_edfs`. ``gipfel scan`` judges files alike.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _BESIDE = re.compile(r"(.*[-_.])?(requirements|constraints)([-_.].*)?\.txt")
 _REQUIREMENTS = "requirements.txt"
 _STEPS = "name.setup"
 _SETTING_NAMES = frozenset(("pip.conf", "pip.ini", "uv.toml", ".npmrc"))
-#: Variables that name a file, and the name by which that file is judged.
+#: Variables that name a file, and the standard file name that selects how that file is judged.
 _VARIABLES = {
     "PIP_CONFIG_FILE": "pip.conf",
     "PIP_REQUIREMENT": _REQUIREMENTS,
@@ -46,7 +46,7 @@ _SETTINGS = (
 
 
 class _File(NamedTuple):
-    """A file of this machine, the name by which it is judged, and the key or steps that name it."""
+    """A file on this machine, the file name that selects how it is judged, and the EDF key that names it."""
 
     path: Path
     kind: str
@@ -56,19 +56,19 @@ class _File(NamedTuple):
 def with_dependencies(
     checked: Sequence[Resolution], environment: Mapping[str, str], *, here: bool = False
 ) -> list[Resolution]:
-    """Add what is wrong with what each EDF installs; a file that several name is reported once.
+    """Return the results with findings on what each EDF installs; a file that several EDFs name counts once.
 
     Parameters
     ----------
     here
-        Whether to note, too, what can't be judged without a mirror of the package index.
+        Whether to also note what can't be judged without a mirror of the package index.
     """
     judge = _Judge(environment, here=here)
     return [judge.with_findings(each) for each in checked]
 
 
 class _Judge:
-    """Judges EDFs one after another; listings of directories and judged files are kept meanwhile."""
+    """Judges EDFs one after another, and remembers directory listings and judged files in between."""
 
     def __init__(self, environment: Mapping[str, str], *, here: bool) -> None:
         self._index = PackageIndex.from_environment(environment)
@@ -93,7 +93,7 @@ class _Judge:
         for steps in resolution.setup:
             findings = dependency_findings(_STEPS, steps.text.encode(), index)
             told = (_diagnostic(each, steps.path, f"setup-{each.rule}") for each in findings)
-            # What is known of shell lines without an index is in the result already.
+            # The result already has the findings on shell lines that need no index.
             found += [each for each in told if (each.file, each.code) not in known]
         named = list(islice(self._named(resolution), _MOST_FILES + 1))
         for each in named[:_MOST_FILES]:
@@ -137,7 +137,7 @@ class _Judge:
 
 
 def _settings(edf: Edf, home: str) -> Iterator[_File]:
-    """Yield the settings that an EDF mounts or names by a variable."""
+    """Yield the settings files that an EDF mounts or names in a variable."""
     for name, kind in _VARIABLES.items():
         if kind != _REQUIREMENTS and (path := _on_host(edf.env.get(name, ""), edf, home)):
             yield _File(path, kind, f"env.{name}")
@@ -159,9 +159,10 @@ def _installed_from(path: str, steps: str, edf: Edf | None, home: str, *, is_fil
     """Yield the files behind a path of a set-up step: requirements, or those of a project's directory."""
     places = [_on_host(path, edf, home)] if edf else []
     if not path.startswith(("/", "~", "$")):
-        # Written as if beside, though the steps start in the working directory.
+        # Also look beside the steps: authors write paths relative to them, though the steps run in the EDF's
+        # working directory.
         places = [*places, Path(steps).parent / path]
-    # `Path.exists` raises for names that are too long.
+    # Not `Path.exists`, which raises for names that are too long.
     place = next((each for each in places if each is not None and os.path.exists(each)), None)  # noqa: PTH110
     if place is not None and is_file:
         yield _File(place, _REQUIREMENTS)
@@ -170,7 +171,7 @@ def _installed_from(path: str, steps: str, edf: Edf | None, home: str, *, is_fil
 
 
 def _requirements_by_edf(folder: Path) -> dict[str, list[Path]]:
-    """Return the requirements in a directory by the EDF that their names begin with, else by ""."""
+    """Return the requirements files in a directory by the EDF name that they begin with, "" for the rest."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(each.name for each in islice(entries, _MOST_BESIDE))
@@ -185,14 +186,14 @@ def _requirements_by_edf(folder: Path) -> dict[str, list[Path]]:
 
 
 def _on_host(path: str, edf: Edf, home: str) -> Path | None:
-    """Return the file of this machine behind a path of the container; None for one of the image."""
+    """Return the file on this machine that is mounted at a container path; None if it is in the image."""
     path = re.sub(r"^(?:~|\$HOME|\$\{HOME\})(?=/|$)", lambda _: home, path)
     if not path or "$" in path:
         return None
     path = os.path.normpath(os.path.join(edf.workdir or "/", path))  # noqa: PTH118 - a path elsewhere
     if not edf.image:
         return Path(path)
-    # Of nested mounts the inner one has the file.
+    # With nested mounts, the innermost one holds the file.
     for mount in sorted(edf.mounts, key=lambda each: len(each.destination), reverse=True):
         inside = os.path.normpath(mount.destination)
         if path == inside or path.startswith(f"{inside.rstrip('/')}/"):
@@ -206,7 +207,7 @@ def _of_file(file: _File, index: PackageIndex) -> Iterator[Diagnostic]:
     try:
         findings = dependency_findings(file.kind, read_regular(file.path, _MAX_BYTES, follow=True), index)
     except (FileNotFoundError, NotADirectoryError):
-        # `--here` reports a mount without its source; of the others the image may have one.
+        # `--here` reports a mount whose source is missing. Other missing paths may exist in the image.
         return
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)

@@ -1,4 +1,4 @@
-"""Answers of a package index about one package: JSON (PEP 691), or HTML with ``data-yanked`` (PEP 592)."""
+"""Parse a package index's page on one package: JSON (PEP 691), or HTML with ``data-yanked`` (PEP 592)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,14 +20,18 @@ from gipfel_cluster.model import one_line
 
 @dataclass(frozen=True)
 class Listing:
-    """The answer of an index about one package; `withdrawn` has the reason of each yanked release."""
+    """An index's page on one package.
+
+    `withdrawn` maps each yanked release to the reason. `status` is the project status (PEP 792), such as
+    ``quarantined``; empty if the page has none.
+    """
 
     releases: frozenset[Version]
     withdrawn: Mapping[Version, str]
     status: str = ""
 
     def release(self, version: str) -> Version | None:
-        """Return the listed release of a version; None if it is not listed, or not a version."""
+        """Return the listed release with a version; None if it is not listed, or not a valid version."""
         try:
             found = Version(version)
         except InvalidVersion:
@@ -35,24 +39,24 @@ class Listing:
         return found if found in self.releases else None
 
     def better(self, release: Version) -> Version | None:
-        """Return the release to take instead: the newest of the same major version, else the newest."""
+        """Return the release to use instead, of the same major version if possible; None if none is left."""
         left = [each for each in self.releases - self.withdrawn.keys() if not each.is_prerelease]
         return max(left, key=lambda each: (each.major == release.major, each), default=None)
 
 
 def parse_listing(content: bytes, *, html: bool) -> Listing:
-    """Return the listing that an index answered.
+    """Return the listing on a page of an index.
 
     Raises
     ------
     ValueError
-        It is broken or cut off; `RecursionError`, `TypeError` and `AttributeError` mean the same.
+        The page is broken or cut off; `RecursionError`, `TypeError` and `AttributeError` mean the same.
     """
     return _parse_html(content) if html else _parse_json(content)
 
 
 def _listing_of(files: Iterable[tuple[str, str | None]], status: str = "") -> Listing:
-    """Return the listing of file names, each with the reason why it was withdrawn; None where it was not."""
+    """Return the listing of pairs of a file name and the reason why it was yanked; None if it was not."""
     reasons: dict[Version, list[str | None]] = {}
     for name, reason in files:
         if (version := _version_of(name)) is not None:
@@ -69,7 +73,7 @@ def _version_of(file: str) -> Version | None:
     try:
         return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
     except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
-        # Eggs, installers and signatures, which pip does not take.
+        # Eggs, installers and signatures, which pip does not install.
         return None
 
 
@@ -88,7 +92,7 @@ def _reason(yanked: object) -> str | None:
 
 
 class _Links(HTMLParser):
-    """The links of a page of a simple index, with the reason of each withdrawn one."""
+    """Parser of a simple index's HTML page; collects the links, each with the reason if it was yanked."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Judge lock files, and find code that runs while a package is installed, before any of it is imported.
 
-pip runs ``setup.py`` or a build backend for whatever it has no wheel of; npm runs a package's scripts.
-Nothing is run or imported to look at it: ``setup.py`` is parsed, and its calls are named. Lock files of uv,
-poetry, pip and npm come last.
+pip runs ``setup.py`` or a build backend for every package without a wheel; npm runs a package's install
+scripts. Nothing is run or imported here: ``setup.py`` is parsed, and its suspicious calls are reported. The
+functions for lock files of uv, poetry, pip and npm come last.
 """
 
 import ast
@@ -53,7 +53,7 @@ def setup_findings(text: str) -> Iterator[Finding]:
     """Yield what a ``setup.py`` does beyond describing its package; nothing for one that only calls setup."""
     try:
         with warnings.catch_warnings():
-            # An invalid escape in a foreign file is not this program's warning.
+            # Don't print Python's warnings about invalid escapes in the scanned file.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -87,7 +87,7 @@ def _imported(tree: ast.AST) -> dict[str, str]:
 
 
 def _judged_call(node: ast.Call, names: Mapping[str, str]) -> tuple[Severity, str] | None:
-    """Return how serious a call is and its name; None for one that is not."""
+    """Return the severity and the name of a suspicious call; None for a harmless one."""
     name = _dotted(node.func, names)
     if name in ("exec", "eval") and any(_decodes(each, names) for each in node.args):
         return "high", f"{name} of text that it decodes or downloads"
@@ -134,7 +134,7 @@ def _piped_scripts(text: str) -> Iterator[str]:
     return (each.code for each in command_problems(text) if each.code == "piped-script")
 
 
-#: Where a project names a file of its own that runs while it is built, as keys of ``[tool]``.
+#: Keys below ``[tool]`` with which a project names a file of its own that runs during the build.
 _BUILD_SCRIPTS = (
     ("hatch.build.hooks.custom", ("hatch", "build", "hooks", "custom")),
     ("hatch.build.targets.wheel.hooks.custom", ("hatch", "build", "targets", "wheel", "hooks", "custom")),
@@ -146,7 +146,7 @@ _BUILD_SCRIPTS = (
 
 
 def project_hook_findings(document: Mapping[str, Any], text: str) -> Iterator[Finding]:
-    """Yield what of a ``pyproject.toml`` runs files of its own directory while the package is built."""
+    """Yield the settings of a ``pyproject.toml`` that run files from its own directory during the build."""
     system = document.get("build-system")
     if isinstance(system, dict) and system.get("backend-path"):
         message = (
@@ -164,7 +164,7 @@ def project_hook_findings(document: Mapping[str, Any], text: str) -> Iterator[Fi
 
 
 def line_of(text: str, word: str) -> str:
-    """Return ``Line N: `` for the first line that has a word; empty where none has it."""
+    """Return ``Line N: `` for the first line that contains a word; empty if none does."""
     at = text.find(word)
     return f"Line {text.count(chr(10), 0, at) + 1}: " if at >= 0 else ""
 
@@ -193,7 +193,7 @@ def package_json_findings(text: str) -> Iterator[Finding]:
         yield Finding(rule=RULE, severity=severity, message=message, fix=NO_SCRIPTS)
 
 
-#: Packages of one file that are looked at.
+#: Largest number of packages in one file that are checked.
 MAX_NAMES = 20_000
 _NAME_LINE = re.compile(r"name\s*=\s*[\"']([^\"']+)[\"']")
 
@@ -238,13 +238,13 @@ def _text_of(package: Mapping[str, Any], key: str) -> str:
 
 
 def _source(package: Mapping[str, Any]) -> str:
-    """Return the URL of a locked package's index or file; a place on this machine as such."""
+    """Return the URL of a locked package's index or file, or its path if it is local."""
     source = package.get("source")
     if isinstance(source, dict):
         return str(source.get("registry") or source.get("url") or "its own")
     files = [package.get("sdist"), package.get("archive"), *_list_of(package.get("wheels"))]
     urls = [str(each["url"]) for each in files if isinstance(each, dict) and "url" in each]
-    # poetry.lock names no source for packages of PyPI.
+    # poetry.lock names no source for packages from PyPI.
     return str(package.get("index") or (urls[0] if urls else PYPI if "files" in package else ""))
 
 
@@ -306,7 +306,7 @@ def npm_script_findings(entries: Iterable[tuple[str, Any]], text: str) -> Iterat
 
 
 def source_only_findings(names: list[str], text: str) -> Iterator[Finding]:
-    """Yield that packages are locked as sources alone, whose build runs at installation."""
+    """Yield a finding if packages are locked only as source, since installing them runs their build."""
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         message = (
@@ -335,13 +335,13 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def line_of_name(text: str, name: str) -> int:
-    """Return the line of a quoted name; 0 where there is none."""
+    """Return the number of the line with a quoted name; 0 if there is none."""
     found = re.search(rf"[\"']{re.escape(name)}(?![A-Za-z0-9._-])", text) if name else None
     return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def insecure_index(line: str, number: int = 0) -> Finding:
-    """Return the finding on an index that is not authenticated, with the line to write."""
+    """Return the finding for an index without authentication (http), with the line to write instead."""
     message = (
         f"{at_line(number)}an index is not authenticated: an attacker in the network can choose what is "
         "installed."
@@ -350,5 +350,5 @@ def insecure_index(line: str, number: int = 0) -> Finding:
 
 
 def at_line(number: int) -> str:
-    """Return the words that begin a message on a line; empty for line 0."""
+    """Return the beginning of a message that refers to a line; empty for line 0 (unknown)."""
     return f"Line {number}: " if number else ""

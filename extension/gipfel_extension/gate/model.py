@@ -1,4 +1,4 @@
-"""Values of a scan, the verdict on one file, and the document of ``gipfel scan --json``."""
+"""Values of a scan: findings, the judgement on one file, and the document of ``gipfel scan --json``."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,12 +29,12 @@ Severity = Literal["low", "medium", "high", "critical"]
 Verdict = Literal["plain", "needs code", "not understood", "malicious"]
 
 SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high", "critical")
-#: From the most to the least harmless: the verdict of a container is the last one among its members.
+#: From the most to the least harmless. An archive gets the least harmless verdict of its members.
 VERDICTS: tuple[Verdict, ...] = ("plain", "needs code", "not understood", "malicious")
 
 
 class _Foreign(Frozen):
-    """Values that are read from foreign files: JSON may hold halves of surrogate pairs."""
+    """Base of models with text from scanned files, which may have unpaired surrogates; these are escaped."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -43,7 +43,7 @@ class _Foreign(Frozen):
 
 
 class Finding(_Foreign):
-    """One reason for a verdict, and what to do."""
+    """One reason for a verdict; `fix` says what to do about it."""
 
     rule: str
     severity: Severity
@@ -62,9 +62,11 @@ class Item(_Foreign):
 class Package(_Foreign):
     """An installed package.
 
-    ``ecosystem`` is the one of OSV, such as ``Debian:12`` or ``PyPI``; empty where OSV has none.
-    ``source`` is the name that advisories use, such as Debian's source package, with its version.
-    ``owner`` is the distribution package that installed a Python package: its advisories apply instead.
+    ``ecosystem`` is OSV's name, such as ``Debian:12`` or ``PyPI``; empty if OSV has none. ``path`` is the
+    file that the package was found in. ``source`` and ``source_version`` are the name and version that
+    advisories use, such as those of Debian's source package; empty if they use the package's own. ``owner``
+    is the distribution package that installed a Python package, whose advisories apply instead; empty if
+    none did.
     """
 
     ecosystem: str
@@ -82,7 +84,7 @@ class Package(_Foreign):
 
     @property
     def advisory_version(self) -> str:
-        """Return the version that advisories compare with."""
+        """Return the version to compare with advisories."""
         return self.source_version or self.version
 
 
@@ -102,9 +104,10 @@ class Vulnerability(_Foreign):
 class ScanDocument(Frozen):
     """The result of a scan.
 
-    ``not_judged`` says in one line each what could not be judged, and ``not_scanned`` what a scan of this
-    kind of target leaves out; ``other_files`` counts files of kinds that can't hold code which runs when they
-    are loaded, and which were not opened further. ``digests`` has the SHA-256 of each image.
+    ``not_judged`` has a line for everything that could not be judged, ``not_scanned`` a line for everything
+    that a scan of this kind of target leaves out. ``other_files`` counts files of kinds that can't hold code
+    that runs on loading; they were only recognized. ``advisories_age_s`` is None without advisories.
+    ``digests`` maps each image to the SHA-256 of its content.
     """
 
     items: tuple[Item, ...] = ()
@@ -128,13 +131,13 @@ class ScanDocument(Frozen):
         least = SEVERITIES.index(bound)
         if any(SEVERITIES.index(each) >= least for each in self.severities()):
             return 1
-        # Without findings all of its reasons are excepted.
+        # An item that is not understood but has no findings left: all of its findings were accepted.
         unclear = any(item.verdict == "not understood" and item.findings for item in self.items)
         return 2 if unclear or self.not_judged else 0
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the least harmless of verdicts; ``plain`` if there are none."""
+    """Return the least harmless of some verdicts; ``plain`` if there are none."""
     return max(verdicts, key=VERDICTS.index, default="plain")
 
 
@@ -152,7 +155,7 @@ class Judgement:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[Verdict, Finding]]) -> "Judgement":
-        """Return the judgement that these findings lead to."""
+        """Return the judgement that pairs of verdict and finding lead to: the least harmless verdict."""
         pairs = list(findings)
         clean = [
             each.model_copy(update={"message": one_line(each.message)[:_MAX_MESSAGE]}) for _, each in pairs
@@ -161,7 +164,7 @@ class Judgement:
 
     @classmethod
     def unclear(cls, why: str) -> "Judgement":
-        """Return the judgement on a file that could not be judged."""
+        """Return the judgement ``not understood``, with the reason."""
         message = f"It can't be judged: {why}."
         fix = "Load it only where you trust its author."
         return cls.of(
@@ -170,13 +173,13 @@ class Judgement:
 
     @classmethod
     def union(cls, parts: Iterable["Judgement"]) -> "Judgement":
-        """Return the judgement on a whole by those on its parts; findings that repeat count once."""
+        """Return the judgement on an archive, given those on its members; repeated findings count once."""
         found = list(parts)
         findings = dict.fromkeys(finding for part in found for finding in part.findings)
         return cls(worst(part.verdict for part in found), tuple(findings)[:_MAX_FINDINGS])
 
     def inside(self, member: str) -> "Judgement":
-        """Return the same with the member's name before each message."""
+        """Return this judgement with the member's name before each message."""
         name = one_line(member)[:200]
         findings = (each.model_copy(update={"message": f"{name}: {each.message}"}) for each in self.findings)
         return replace(self, findings=tuple(findings))

@@ -1,9 +1,9 @@
-"""What is known of packages by their names: withdrawn releases, the site's own names, typing errors.
+"""Look packages up by name: withdrawn releases, names that belong to the site, mistyped names.
 
-Nothing is fetched. `PackageIndex` reads a local mirror of a public index, ``<dir>/simple/<name>/`` with the
-answer of its simple API: ``index.v1_json`` or ``index.json`` (PEP 691), or ``index.html`` with
-``data-yanked`` (PEP 592), as bandersnatch and devpi keep it. Without a mirror that is said, and nothing of it
-is called clean.
+Nothing is fetched. `PackageIndex` reads a local mirror of a public index as bandersnatch and devpi store it:
+``<dir>/simple/<name>/`` holds a page of the simple API, ``index.v1_json`` or ``index.json`` (PEP 691), or
+``index.html`` with ``data-yanked`` (PEP 592). Without a mirror, `not_scanned` says that releases were not
+looked up.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _PUBLIC = re.compile(
     r"https?://(?:[^/@]*@)?(?:pypi\.org|(?:test|upload)\.pypi\.org|pypi\.python\.org|files\.pythonhosted\.org|"
     r"registry\.npmjs\.org|registry\.yarnpkg\.com)(?:[:/]|$)"
 )
-#: The source of a locked package without one, which poetry takes from PyPI.
+#: Source of a locked package that names none: poetry then takes it from PyPI.
 PYPI = "PyPI"
 _MOST_PATTERNS = 1000
 
@@ -44,8 +44,8 @@ _MOST_PATTERNS = 1000
 class Pin:
     """A package that a file names.
 
-    ``version`` is empty where the file allows several; ``source`` is the URL of its index or file, if the
-    file names one; ``ecosystem`` is the one of OSV.
+    ``version`` is empty if the file allows several versions; ``line`` is 0 if unknown; ``source`` is the URL
+    of the package's index or file, empty if the file names none; ``ecosystem`` is OSV's name.
     """
 
     name: str
@@ -65,14 +65,14 @@ class PackageIndex:
     own
         Patterns of the site's own names, such as ``acme-*`` or ``@acme/*``.
     several
-        Whether variables or settings name several indexes for every file.
+        Whether environment variables or settings configure several indexes, which then apply to every file.
 
     Attributes
     ----------
     not_judged
-        Lines on what the mirror could not answer.
+        A line for everything that the mirror should list but does not.
     not_scanned
-        Lines on what could not be judged, since there is no mirror.
+        Lines on what could not be judged without a mirror; empty if there is one.
     """
 
     def __init__(
@@ -94,24 +94,24 @@ class PackageIndex:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "PackageIndex":
-        """Return the one of ``GIPFEL_PACKAGE_INDEX`` and ``GIPFEL_OWN_PACKAGES``."""
+        """Return the index that ``GIPFEL_PACKAGE_INDEX`` and ``GIPFEL_OWN_PACKAGES`` configure."""
         named = environment.get(INDEX, "")
         own = environment.get(OWN, "").replace(",", " ").split()
         return cls(Path(named) if named else None, own)
 
     def unused(self, *, several: bool = False) -> "PackageIndex":
-        """Return one that has answered nothing yet, for another target."""
+        """Return a copy for another target, without the lines that lookups have collected."""
         return PackageIndex(self._root, self._own, several=several, now=self._now)
 
     @property
     def state(self) -> str:
-        """Return what changes the answers; a new day does, too, since a mirror has no one file of its own."""
+        """Return a text that changes when answers may change; it also changes daily, since mirrors age."""
         words = [str(self._root), *self._own, datetime.fromtimestamp(self._now, UTC).date().isoformat()]
         return hashlib.sha256("\n".join(words).encode(errors="surrogateescape")).hexdigest()[:16]
 
     @property
     def not_judged(self) -> list[str]:
-        """Return a line for each thing that a mirror should have answered and did not."""
+        """Return a line for everything that the mirror should list but does not."""
         lines = list(self._broken)
         if self._missing:
             more = f" and {len(self._missing) - _SHOWN} more" if len(self._missing) > _SHOWN else ""
@@ -129,7 +129,7 @@ class PackageIndex:
 
     @property
     def not_scanned(self) -> list[str]:
-        """Return what could not be judged without a mirror."""
+        """Return lines on what could not be judged without a mirror; empty if there is one."""
         if self._root is not None or not self._asked:
             return []
         own = " and names of the site's own packages are on a public index" if self._asked_own else ""
@@ -184,7 +184,7 @@ class PackageIndex:
             return
         listing = self._listing(pin)
         if listing is not None and listing.status == "quarantined":
-            # Its files are no longer listed.
+            # An index no longer lists the files of a quarantined project.
             message = f"{_line(pin)}the index has quarantined {pin.name}, as it does for malware."
             fix = "Write another package, and treat machines that had it as taken over."
             yield Finding(rule="quarantined", severity="critical", message=message, fix=fix)
@@ -200,7 +200,7 @@ class PackageIndex:
             yield Finding(rule="yanked", severity="medium", message=message, fix=fix)
 
     def _listing(self, pin: Pin) -> "Listing | None":
-        """Return the mirror's listing of a package; None where there is none, or it can't be read."""
+        """Return the mirror's listing of a package; None if it is missing or can't be read."""
         name = normal_package(pin.name)
         if self._root is None or pin.ecosystem != "PyPI" or not re.fullmatch(r"[a-z0-9-]+", name):
             return None
@@ -209,7 +209,7 @@ class PackageIndex:
         return self._listings[name]
 
     def _read(self, name: str) -> "Listing | None":
-        # Only where there is a mirror: the parsers of versions and HTML take a while to import.
+        # Imported only if there is a mirror: the parsers of versions and HTML take a while to import.
         from .index_listing import parse_listing  # noqa: PLC0415
 
         for place in _PLACES:
@@ -231,7 +231,7 @@ class PackageIndex:
 
 
 def normal_package(name: str) -> str:
-    """Return a name as PyPI compares it; one of npm's scopes in lower case."""
+    """Return a name as PyPI compares names; a scoped npm name is only lowercased."""
     return name.lower() if name.startswith("@") else re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -240,7 +240,7 @@ def _line(pin: Pin) -> str:
 
 
 def _marks(path: Path) -> Iterator[Path]:
-    """Yield the files that mirrors rewrite at each update, while listings stay as they are."""
+    """Yield the files that mirror programs rewrite at each update, even if no listing changes."""
     simple = path.parents[1]
     yield from (simple / "index.html", simple / "index.v1_json", simple.parent / "last-modified")
 
@@ -253,7 +253,7 @@ def _mtime(path: Path) -> float:
 
 
 def name_findings(pins: Iterable[Pin]) -> Iterator[Finding]:
-    """Yield a finding for each name that may be a typing error."""
+    """Yield a finding for each name that may be mistyped."""
     for name, pin in {each.name: each for each in pins if each.ecosystem == "PyPI"}.items():
         if meant := likely_meant(name):
             yield Finding(
@@ -264,8 +264,8 @@ def name_findings(pins: Iterable[Pin]) -> Iterator[Finding]:
             )
 
 
-#: Well-known packages. Source: chosen from Gipfel's `.ci/constraints.txt` and packages of deep learning; a
-#: test compares all names of that file. Short names are left out: too much is one letter away from them.
+#: Well-known packages, chosen from Gipfel's `.ci/constraints.txt` and from deep learning packages. A test
+#: checks that no name in that file is a finding. Short names are left out: too many names are close to them.
 _NAMES = (
     "accelerate aiohttp albumentations apache-airflow beautifulsoup4 bitsandbytes boto3 certifi chardet "
     "colorama colossalai cryptography datasets deepspeed diffusers django docker einops fairscale fastapi "
@@ -280,13 +280,13 @@ _NAMES = (
     "xarray xformers xgboost"
 )
 KNOWN = frozenset(_NAMES.split())
-#: Real packages that are one letter away from one of them.
+#: Existing packages that are one letter away from a well-known one.
 _REAL = frozenset(("tensorboardx", "torchx", "torchao", "psycopg"))
 _MIN_CHARACTERS = 5
 
 
 def likely_meant(name: str) -> str:
-    """Return the well-known package that a name is one typing error away from; empty if there is none."""
+    """Return the well-known package that a name differs from by one typing error; empty if there is none."""
     normal = re.sub(r"[-_.]+", "-", name).lower()
     if len(normal) < _MIN_CHARACTERS or normal in KNOWN or normal in _REAL:
         return ""
@@ -300,7 +300,7 @@ def likely_meant(name: str) -> str:
 
 
 def _is_one_error(one: str, other: str) -> bool:
-    """Return whether one letter was left out, added, replaced, or changed places with its neighbour."""
+    """Return whether two names differ by one letter that is missing, added, replaced, or swapped."""
     if abs(len(one) - len(other)) > 1 or one == other:
         return False
     start = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)

@@ -1,1 +1,1 @@
-"""Advisories of OSV: a local mirror, versions in the order of their scheme, and matching."""
+"""OSV advisories: read and update a local mirror, compare versions, and match advisories with packages."""

@@ -1,8 +1,8 @@
-"""A local mirror of OSV: ``<dir>/<Ecosystem>/all.zip`` as in its bucket, or as osv-scanner keeps it.
+"""A local mirror of OSV: ``<dir>/<Ecosystem>/all.zip`` as in OSV's bucket, or as osv-scanner stores it.
 
-A lookup reads an archive once and keeps in memory only what concerns the requested packages, so that
-nothing is written beside the mirror. An advisory says whether it concerns a version, how severe it is, and
-what fixes it. Source: the schema of OSV 1.7, docs/schema.md of ossf/osv-schema.
+A lookup reads each archive once and keeps only the advisories on the requested packages in memory; it writes
+no index beside the mirror. `match` decides whether an advisory applies to a version of a package, and returns
+its severity and the fixed version. Source: OSV schema 1.7, docs/schema.md in ossf/osv-schema.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ from ...telemetry.files import open_regular
 from ..model import Package, Severity, Vulnerability
 from .versions import compare
 
-#: An older mirror can't be relied on.
+#: Seconds after which a mirror is too old for its answers to count.
 MAX_AGE_S = 7 * 86400.0
-#: Bytes of one record.
+#: Largest record, in bytes, and most records in an archive: larger ones are refused as damaged.
 MAX_RECORD_BYTES = 4 << 20
 MAX_RECORDS = 1_000_000
-#: A flag of a member. Source: PKWARE's APPNOTE, 4.4.4.
+#: Flag bit of an encrypted zip member. Source: PKWARE's APPNOTE, 4.4.4.
 _ENCRYPTED = 1
 _MODIFIED = re.compile(rb'"modified"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,300})"')
@@ -38,7 +38,7 @@ _PLACES = ("", "osv-scanner", "osv-scalibr")
 
 
 class Mirror:
-    """Advisories below a directory; what can't be judged is collected in `not_judged`."""
+    """The advisories below a directory. `not_judged` collects a line for everything that can't be judged."""
 
     def __init__(self, root: Path, *, max_age_s: float = MAX_AGE_S, now: float | None = None) -> None:
         self._root, self._max_age_s = root, max_age_s
@@ -49,7 +49,7 @@ class Mirror:
         self._unseen: set[str] = set()
 
     def vulnerabilities(self, packages: Sequence[Package]) -> tuple[Vulnerability, ...]:
-        """Return the vulnerabilities of packages, each advisory once for each package and version."""
+        """Return the vulnerabilities of packages; an advisory appears once per package and version."""
         found: dict[Vulnerability, None] = {}
         judged = [each for each in packages if not each.owner]
         families = sorted({each.ecosystem.partition(":")[0] for each in judged if each.ecosystem})
@@ -70,7 +70,7 @@ class Mirror:
         return tuple(found)
 
     def age_s(self, newest_s: float | None) -> tuple[float | None, list[str]]:
-        """Return the age of an answer, and a line if it is too old to be one."""
+        """Return the age of advisories that last changed at `newest_s`, and a line if they are too old."""
         if newest_s is None:
             return None, []
         age = max(0.0, self._now - newest_s)
@@ -79,7 +79,7 @@ class Mirror:
         return age, [f"The advisories are {age / 86400:.0f} days old. Update the mirror {self._root}."]
 
     def state(self) -> str:
-        """Return what changes when an archive is replaced, added or removed."""
+        """Return a digest that changes when an archive is replaced, added or removed."""
         paths = sorted(path for place in _PLACES for path in (self._root / place).glob("*/all.zip"))
         found = []
         for path in paths:
@@ -98,7 +98,8 @@ class Mirror:
         wanted: dict[str, list[Package]] = {}
         for package in packages:
             wanted.setdefault(normalized(package.ecosystem, package.advisory_name), []).append(package)
-        # A distribution's release that no advisory names, such as one newer than the mirror, is not clean.
+        # A distribution release that no advisory names may be newer than the mirror, so it does not count as
+        # clean.
         self._unseen = {each.ecosystem for each in packages if ":" in each.ecosystem} if archives else set()
         for path in archives:
             try:
@@ -146,7 +147,7 @@ class Mirror:
                 newest = max(newest or 0.0, modified_s(content))
                 yield from self._of_record(content, entry.filename, family, packages)
         if newest is not None:
-            # The oldest archive decides how old the answer is.
+            # The oldest archive determines the age of the whole answer.
             self.newest_s = newest if self.newest_s is None else min(self.newest_s, newest)
 
     def _of_record(
@@ -154,7 +155,7 @@ class Mirror:
     ) -> Iterator[Vulnerability]:
         named = {normalized(family, each.decode(errors="replace")) for each in _NAME.findall(content)}
         if named and not named & packages.keys() and content.rstrip().endswith(b"}"):
-            # Reading all of them as JSON would take most of the time.
+            # Parsing every record as JSON would take most of the time.
             return
         try:
             record: Any = json.loads(content)
@@ -177,7 +178,7 @@ class Mirror:
 
 
 def _content(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return a member; for a mirror's many small ones `ZipFile.read` takes four times as long."""
+    """Return the content of a zip member; `ZipFile.read` takes four times as long for many small members."""
     if entry.flag_bits & _ENCRYPTED or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return archive.read(entry)
     file.seek(entry.header_offset)
@@ -212,7 +213,7 @@ def _concerned(record: Any, packages: dict[str, list[Package]]) -> Iterator[Pack
 
 
 def modified_s(content: bytes) -> float:
-    """Return when an advisory was last changed, in seconds since 1970; 0 where it does not say."""
+    """Return when an advisory was last changed, in seconds since 1970; 0 if it has no such time."""
     found = _MODIFIED.search(content)
     try:
         return datetime.fromisoformat(found[1].decode() + "+00:00").timestamp() if found else 0.0
@@ -241,14 +242,14 @@ class NoVersionsError(ValueError):
 
 
 def match(record: dict[str, Any], package: Package) -> Vulnerability | None:
-    """Return the vulnerability of a package by an advisory; None if it is not concerned.
+    """Return the vulnerability that an advisory describes in a package; None if it does not apply.
 
     Raises
     ------
     NoVersionsError
         The advisory names no versions.
     ValueError
-        A version can't be compared, so that the question has no answer.
+        A version can't be compared, so it is unknown whether the advisory applies.
     """
     if record.get("withdrawn"):
         return None
@@ -275,7 +276,7 @@ def match(record: dict[str, Any], package: Package) -> Vulnerability | None:
 
 
 def normalized(ecosystem: str, name: str) -> str:
-    """Return a package's name as its ecosystem compares names."""
+    """Return a package's name in the normal form in which its ecosystem compares names."""
     return re.sub(r"[-_.]+", "-", name).lower() if ecosystem == "PyPI" else name
 
 
@@ -286,7 +287,7 @@ def _of_package(record: dict[str, Any], package: Package) -> Iterator[dict[str, 
         if not isinstance(about, dict):
             continue
         ecosystem = str(about.get("ecosystem", ""))
-        # Advisories of a distribution as a whole concern each of its releases.
+        # An advisory that names a distribution without a release applies to every release.
         same = ecosystem == package.ecosystem or (
             ":" not in ecosystem and ecosystem == package.ecosystem.partition(":")[0]
         )
@@ -302,7 +303,7 @@ def _has_versions(affected: dict[str, Any]) -> bool:
 
 
 def _fixed_if_affected(affected: dict[str, Any], package: Package) -> str | None:
-    """Return the version that fixes it, empty if none is known; None if the version is not affected."""
+    """Return the fixed version, empty if none is known; None if the package's version is not affected."""
     version = package.advisory_version
     found: str | None = None
     for each in _list(affected, "ranges"):
@@ -317,7 +318,10 @@ def _fixed_if_affected(affected: dict[str, Any], package: Package) -> str | None
 
 
 def _in_range(ecosystem: str, version: str, events: list[dict[str, Any]]) -> str | None:
-    """Return the fix if the version lies in a range. Source: the schema's algorithm ``IsVulnerable``."""
+    """Return the fixed version if the version lies in a range, empty if no fix is known; None if it does not.
+
+    Source: the schema's algorithm ``IsVulnerable``.
+    """
     vulnerable, fix = False, ""
     for kind, limit in _sorted_events(ecosystem, events):
         order = 1 if limit == "0" and kind == "introduced" else compare(ecosystem, version, limit)
@@ -331,7 +335,7 @@ def _in_range(ecosystem: str, version: str, events: list[dict[str, Any]]) -> str
 
 
 def _sorted_events(ecosystem: str, events: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return kind and version of each event in the order of versions; of the same version an end first."""
+    """Return kind and version of each event, sorted by version; at equal versions range ends come first."""
     pairs = [(name, str(event[name])) for event in events for name in _KINDS if name in event]
     pairs = [(kind, limit) for kind, limit in pairs if not (kind == "limit" and limit == "*")]
 
@@ -360,12 +364,12 @@ def _severity(record: dict[str, Any], affected: dict[str, Any]) -> Severity:
                 word = str(words.get(key, "")).lower().rstrip("*") if isinstance(words, dict) else ""
                 if word in _WORDS:
                     return _WORDS[word]
-    # It has no rating: it counts as one that a gate stops.
+    # An advisory without a rating counts as severe enough to fail a scan.
     return "high"
 
 
 def _score(text: str) -> float | None:
-    """Return the base score of a vector of CVSS 3, or of a number; None of others."""
+    """Return the base score (0 to 10) of a CVSS 3 vector or of a plain number; None for any other text."""
     if re.fullmatch(r"\d{1,2}(\.\d)?", text):
         return float(text)
     if not text.startswith("CVSS:3"):

@@ -1,7 +1,7 @@
 """Update a local mirror of OSV from another directory or from a web server.
 
-Each archive is copied beside the old one, read as a whole, compared with the old one, and only then renamed
-into its place: a reader sees the old or the new archive, and an update that fails leaves the old one.
+Each archive is copied beside the old one, read completely, compared with the old one, and only then renamed
+to replace it: a reader sees either the old or the new archive, and a failed update leaves the old one.
 """
 
 import http.client
@@ -23,7 +23,7 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from ...telemetry.files import open_regular
 from .mirror import MAX_RECORD_BYTES, MAX_RECORDS, modified_s
 
-#: Ecosystems of images that Gipfel reads. OSV's bucket has an archive for each.
+#: Ecosystems of the packages that Gipfel finds in images. OSV's bucket has an archive for each.
 ECOSYSTEMS = (
     "AlmaLinux", "Alpine", "Debian", "Go", "PyPI", "Rocky Linux", "Ubuntu", "npm", "openSUSE",
 )  # fmt: skip
@@ -38,7 +38,7 @@ _BROKEN = (
 
 
 class Updated(Frozen):
-    """An archive that was replaced; `newest_s` is its last change in seconds since 1970."""
+    """An archive that was replaced; `newest_s` is the time of its newest record, in seconds since 1970."""
 
     ecosystem: str
     records: int
@@ -109,7 +109,7 @@ def _update(target: Path, source: str, name: str) -> Updated:
             os.fsync(copy.fileno())
             found = _content(cast("BinaryIO", copy))
             _compare(found, target)
-            # Others read the mirror of a site.
+            # A site's mirror is read by all users.
             os.fchmod(copy.fileno(), 0o644)
             Path(copy.name).replace(target)
         except BaseException:
@@ -148,7 +148,7 @@ def _copy(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def _content(file: BinaryIO) -> _Content:
-    """Read every record, so that a half-written or damaged archive is not used."""
+    """Return the number of records and the newest time; read every record, so that damage is noticed."""
     newest = 0.0
     with zipfile.ZipFile(file) as archive:
         entries = [each for each in archive.infolist() if each.filename.endswith(".json")]
@@ -170,7 +170,7 @@ def _content(file: BinaryIO) -> _Content:
 
 
 def _compare(new: _Content, target: Path) -> None:
-    """Refuse what is older or much smaller than what is there: the source may be half copied itself."""
+    """Refuse an archive that is older or much smaller than the present one: its source may be incomplete."""
     try:
         with open_regular(target, follow=True) as file:
             old = _content(file)

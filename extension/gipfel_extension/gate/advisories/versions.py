@@ -1,6 +1,6 @@
-"""The order of versions in each scheme that OSV's ecosystems use.
+"""Compare versions by the scheme of each OSV ecosystem.
 
-`compare` answers -1, 0 or 1, and raises `ValueError` for a version that its scheme does not know: such a
+`compare` returns -1, 0 or 1, and raises `ValueError` for a version that is not valid in its scheme: such a
 package is reported as not judged, never as unaffected.
 """
 
@@ -56,7 +56,7 @@ def _dpkg_part(one: str, other: str) -> int:
 
 
 def _runs(text: str) -> list[tuple[str, str]]:
-    """Return pairs of what is not a digit, and of the digits after it."""
+    """Return pairs of a run of non-digits and the run of digits after it."""
     return re.findall(r"(\D*)(\d*)", text)[:-1] if text else []
 
 
@@ -71,7 +71,7 @@ def compare_rpm(one: str, other: str) -> int:
     left, right = _rpm_parts(one), _rpm_parts(other)
     order = _sign(left[0], right[0]) or _rpm_part(left[1], right[1])
     if order or not (left[2] and right[2]):
-        # Advisories without a release concern each of them.
+        # An advisory that names a version without a release applies to every release of it.
         return order
     return _rpm_part(left[2], right[2])
 
@@ -92,7 +92,7 @@ def _rpm_part(one: str, other: str) -> int:
         if order := _rpm_mark(a, b):
             return order
         if not a or not b:
-            # What is longer is newer.
+            # The version with more segments is newer.
             return 1 if a else -1
         if a.isdigit() != b.isdigit():
             return 1 if a.isdigit() else -1
@@ -131,7 +131,7 @@ def compare_apk(one: str, other: str) -> int:
     for index, (a, b) in enumerate(zip_longest(first, second)):
         if a is None or b is None:
             return -1 if a is None else 1
-        # After the first number, one with a leading zero is a fraction.
+        # After the first number, a number with a leading zero is compared as a fraction, digit by digit.
         as_text = index > 0 and (a.startswith("0") or b.startswith("0"))
         order = _sign(a.rstrip("0"), b.rstrip("0")) if as_text else _sign(int(a), int(b))
         if order:
@@ -154,7 +154,7 @@ def _apk_suffixes(one: str, other: str) -> int:
     def ranks(text: str) -> list[tuple[int, int]]:
         return [(_APK_SUFFIXES[n], int(d or 0)) for n, d in re.findall(r"_([a-z]+)(\d*)", text)]
 
-    # No suffix sorts after _rc and before _cvs.
+    # A version without a suffix sorts after _rc and before _cvs.
     for a, b in zip_longest(ranks(one), ranks(other), fillvalue=(0, 0)):
         if a != b:
             return _sign(a, b)

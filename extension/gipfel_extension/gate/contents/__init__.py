@@ -1,1 +1,1 @@
-"""Files of directories and images that endanger their users: permissions, secrets, ended support."""
+"""Find risks in the files of directories and images: permissions, secrets, distributions without support."""

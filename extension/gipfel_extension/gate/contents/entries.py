@@ -1,8 +1,9 @@
-"""Entries and contents of images, SquashFS as well as OCI and Docker archives, as streams, nothing unpacked.
+"""Stream the entries and file contents of SquashFS images and OCI or Docker archives, without unpacking them.
 
-``unsquashfs -pf`` writes definitions of all entries and then the content of the files, which it decompresses
-in parallel. It writes the targets of links as they are, so that a target with line breaks could forge
-definitions; a listing in which each line has the form of an entry shows that there are none.
+``unsquashfs -pf`` first writes a definition of each entry and then the content of the files, which it
+decompresses in parallel. It writes link targets verbatim, so a target with line breaks could forge
+definitions. Therefore `squashfs_entries` lists the image first, and accepts it only if every line has the
+form of an entry.
 """
 
 import functools
@@ -31,10 +32,11 @@ _TIMEOUT_S = 120
 _STREAM_S = 900.0
 _MAX_LISTING_BYTES = 512 << 20
 _MAX_CONTENT_BYTES = 256 << 30
-#: Real images unpack to three to ten times their size.
+#: Largest ratio of unpacked to packed size; images below the bytes may exceed it. Real images unpack to three
+#: to ten times their size.
 _MAX_RATIO, _UNSUSPICIOUS_BYTES = 100, 1 << 30
 _MAX_ENTRIES = 2_000_000
-#: MiB that unsquashfs may keep of files and of fragments.
+#: MiB of memory that unsquashfs may use for each of its queues, data blocks and fragments.
 _QUEUE = "64"
 _LISTED = re.compile(
     rb"([-dlbcps])([-rwxsStT]{9}) \d+/\d+ +(?:(\d+)|\d+, *\d+) \d{4}-\d\d-\d\d \d\d:\d\d (/[^\n]*)?"
@@ -50,7 +52,7 @@ class Unreadable(GipfelError):  # noqa: N818 - it is what a scan reports, not a 
 
 
 def _check_content(path: Path, size: int) -> None:
-    """Raise where files of an image are larger than images are, such as those of one that explodes."""
+    """Raise if the unpacked files are implausibly large for the image's size, as in a decompression bomb."""
     if size > max(_UNSUSPICIOUS_BYTES, min(_MAX_CONTENT_BYTES, _MAX_RATIO * path.stat().st_size)):
         raise Unreadable(f"{path} unpacks to {size / 1e9:.0f} GB or more, which is too much for its size.")
 
@@ -110,7 +112,7 @@ class _Definition(NamedTuple):
 
 
 class Bounded(io.RawIOBase):
-    """The next bytes of a stream, which is then at their end once :meth:`drain` was called."""
+    """The next `size` bytes of a stream as a file; after :meth:`drain` the stream is just behind them."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self._left = stream, size
@@ -129,7 +131,7 @@ class Bounded(io.RawIOBase):
         return len(content)
 
     def drain(self) -> None:
-        """Read what is left."""
+        """Read and discard the bytes that are left."""
         while self._left:
             content = self._stream.read(min(_CHUNK, self._left))
             if not content:
@@ -143,7 +145,7 @@ def squashfs_files(path: Path, entries: list[Entry]) -> Iterator[tuple[Entry, Bi
     Parameters
     ----------
     entries
-        Those of :func:`squashfs_entries`.
+        The entries that :func:`squashfs_entries` returned for the image.
 
     Raises
     ------
@@ -156,7 +158,7 @@ def squashfs_files(path: Path, entries: list[Entry]) -> Iterator[tuple[Entry, Bi
         at = 0
         for each in _definitions(stream, path):
             if each.offset < at:
-                # Another name of a file that was read before.
+                # Another hard link to a file that was read before.
                 continue
             entry = known.get(each.path)
             if entry is None or each.offset != at:
@@ -173,7 +175,7 @@ def _stream(path: Path) -> Iterator[BinaryIO]:
     with subprocess.Popen(
         (*command, str(path.absolute())), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
-        # A stream that ends too early is not judged, regardless of the cause.
+        # Kill the program at the time limit: if anything cuts the stream off, the image is not judged.
         clock = threading.Timer(_STREAM_S, process.kill)
         clock.start()
         try:
@@ -199,7 +201,7 @@ def _definitions(stream: BinaryIO, path: Path) -> list[_Definition]:
 
 
 _MANIFEST_LIMIT = 16 << 20
-#: An index may name an index, also itself.
+#: Deepest nesting of indexes: an index may name other indexes, or even itself.
 _MAX_INDEX = 4
 #: Attestations of a build, which an index lists beside its images.
 _ATTESTATION = "application/vnd.in-toto+json"
@@ -223,9 +225,9 @@ def is_archive(path: Path) -> bool:
 
 
 def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entry, BinaryIO | None]]:
-    """Yield the entries of all layers, those that a later layer removes too: who has the image can read them.
+    """Yield the entries of all layers, even those that a later layer removes: the archive still has them.
 
-    A broken layer does not keep the others from being read.
+    The content is None for entries other than regular files. After a broken layer, the others are still read.
 
     Raises
     ------
@@ -257,7 +259,7 @@ def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entr
 
 @contextmanager
 def archive_errors(path: Path) -> Iterator[None]:
-    """Turn what tarfile and json raise for a broken archive or a member of it into `Unreadable`."""
+    """Convert errors that tarfile and json raise for a broken archive or member to `Unreadable`."""
     try:
         yield
     except _BROKEN as error:
@@ -265,9 +267,10 @@ def archive_errors(path: Path) -> Iterator[None]:
 
 
 def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
-    """Return the number of images in an archive and the layers of all, each once, an image's lowest first.
+    """Return the number of images in an archive, and the layers of all images without duplicates.
 
-    Source: OCI image-spec, image-layout.md and image-index.md; moby's image/spec for manifest.json.
+    The layers of an image are in their order, the lowest first. Source: OCI image-spec, image-layout.md and
+    image-index.md; moby's image/spec for manifest.json.
     """
     names = {member.name.removeprefix("./"): member for member in archive.getmembers()}
 
@@ -281,7 +284,7 @@ def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
         return json.loads(blob(name).read(_MANIFEST_LIMIT))
 
     images: dict[tuple[str, ...], None] = {}
-    # Programs read one of the two files: what the other names counts as well.
+    # A program may read either index.json or manifest.json, so the images of both count.
     if "index.json" in names:
         left = [(each, 0) for each in document("index.json")["manifests"]]
         seen: set[str] = set()
@@ -292,7 +295,7 @@ def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
                 continue
             seen.add(name)
             if name not in names and depth:
-                # An index names the images of all platforms, of which an archive may hold one.
+                # An index names the images for all platforms, but the archive may contain only one of them.
                 continue
             manifest = document(name)
             if depth > _MAX_INDEX:
@@ -315,12 +318,12 @@ def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
 
 
 def members(layer: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, BinaryIO | None]]:
-    """Yield the members of a layer; regular files with their content, which is read forward."""
+    """Yield the members of a layer, regular files with a forward-only stream of their content, else None."""
     with tarfile.open(fileobj=layer, mode=_STREAM) as tar:
         for member in tar:
             yield member, cast("BinaryIO", tar.extractfile(member)) if member.isreg() else None
 
 
 def clean(name: str) -> str:
-    """Return the path of a member below the root."""
+    """Return the path of a member relative to the root, without leading ``/`` or ``./``."""
     return os.path.normpath(name).lstrip("/")

@@ -1,4 +1,4 @@
-"""Permissions that let others act: set-uid programs, and files that every user may change."""
+"""Find permissions that give other users power: set-uid programs, and files that every user may change."""
 
 import stat
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Permissions:
         self._loaded: list[str] = []
 
     def add(self, entry: Entry) -> None:
-        """Look at one file or directory."""
+        """Check one file or directory."""
         if stat.S_ISREG(entry.mode) and entry.mode & (stat.S_ISUID | stat.S_ISGID) and entry.mode & 0o111:
             name = entry.path.rpartition("/")[2]
             usual = name in _USUAL and entry.path.startswith(_PROGRAM_PLACES)

@@ -1,6 +1,6 @@
-"""Scan all files of a directory or an image: permissions, secrets, dependencies; in images models too.
+"""Scan all files of a directory or an image: permissions, secrets, dependencies, and in images also models.
 
-Files of an image are judged by their streams, which are read once and forward.
+Files in an image are judged from forward-only streams, each of which is read once.
 """
 
 import io
@@ -26,7 +26,7 @@ from .permissions import Entry, Permissions
 _MAX_FILES = 1_000_000
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_ITEMS = 10_000
-#: Files of libraries, whose tests and documentation hold keys that open nothing.
+#: Paths of library files: their tests and documentation contain keys that protect nothing.
 _LIBRARIES = re.compile(
     r"(usr/(share|include|src|lib/(python|ssl|ruby|perl|git-core))|opt/conda/pkgs)(/|\d)|"
     r"(.*/)?(site-packages|dist-packages|node_modules|lib/python3\.\d+|\.git/objects)/"
@@ -45,13 +45,13 @@ class ContentScan:
     Attributes
     ----------
     items
-        Files with findings; one of the target itself sums up permissions.
+        Files with findings; an item for the target itself holds the findings on permissions.
     not_judged
-        Lines on what could not be looked at.
+        A line for everything that could not be read or judged.
     not_scanned
-        Lines on what was left out.
+        A line for everything that was left out on purpose.
     other_files
-        Number of files of an image that hold no model.
+        Number of files in an image that hold no model.
     """
 
     def __init__(self, target: Path, *, image: bool, index: PackageIndex | None = None) -> None:
@@ -112,7 +112,7 @@ class ContentScan:
         if not judgement.findings:
             self.other_files += not judgement.recognized
         elif _LIBRARIES.match(entry.path) and not malicious and not path_file:
-            # The code of a library runs anyway, and the files of its tests are meant for it.
+            # A library's own code runs anyway, and its test files are loaded only by its tests.
             self._library_files += 1
             return
         if judgement.recognized or judgement.findings:
@@ -128,7 +128,7 @@ class ContentScan:
         return shown(f"{self._target}!{entry.path}" if self._image else str(self._target / entry.path))
 
     def _look(self, entry: Entry, start: bytes) -> None:
-        """Look for secrets, and at files of dependencies."""
+        """Search a file for secrets, and judge it if it lists dependencies."""
         if not _may_hold_secrets(entry):
             return
         findings = [*_secret(entry, start)]
@@ -162,7 +162,7 @@ def _may_hold_secrets(entry: Entry) -> bool:
 
 
 def directory_entries(root: Path, problems: list[str]) -> Iterator[tuple[Entry, Path]]:
-    """Yield the files and directories below a directory; what can't be read is added to `problems`."""
+    """Yield the files and directories below a directory; add a line to `problems` for what can't be read."""
 
     def on_error(error: OSError) -> None:
         problems.append(one_line(f"{shown(str(error.filename))}: {error.strerror}."))
@@ -190,7 +190,7 @@ _ZIP_END = b"PK\x05\x06"
 
 
 class _WithTail(io.RawIOBase):
-    """A stream of which the last bytes are kept."""
+    """A stream that remembers its last bytes, where a zip archive has its end record."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -207,7 +207,7 @@ class _WithTail(io.RawIOBase):
 
 
 def judge_stream(entry: Entry, start: bytes, content: BinaryIO) -> Judgement:
-    """Judge a file by its first bytes, which were read before, and the rest of its content."""
+    """Judge a file by its first bytes (`start`, already read from the stream) and the rest of its content."""
     name = entry.path.rpartition("/")[2]
     if len(start) >= entry.size:
         return scan_member(cast("BinaryIO", io.BufferedReader(io.BytesIO(start))), name, Budget(), 0)

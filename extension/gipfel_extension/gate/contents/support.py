@@ -1,11 +1,11 @@
-"""Distributions that no longer get security updates, by a table of the last days of their releases."""
+"""Find distributions that no longer get security updates, from a table of end-of-support dates."""
 
 from collections.abc import Mapping
 from datetime import date
 
 from ..model import Finding
 
-#: Last day of free security support by `ID` and `VERSION_ID`. Sources, read in November 2026:
+#: Pairs of `VERSION_ID` and last day of free security support, by `ID`. Sources, read in November 2026:
 #: distro-info-data 0.58+deb12u6 for Debian (LTS) and Ubuntu (without Pro); endoflife.date for others.
 _LAST_DAYS: dict[str, str] = {
     "debian": "8 2020-06-30 9 2022-06-30 10 2024-06-30 11 2026-08-31 12 2028-06-30 13 2030-06-30",
@@ -23,13 +23,14 @@ _LAST_DAYS: dict[str, str] = {
     "42 2026-05-13 43 2026-12-09",
     "opensuse-leap": "15.4 2023-12-07 15.5 2024-12-31 15.6 2026-04-30 16.0 2027-10-31",
 }  # fmt: skip
+#: Number of version components that identify a release; 1 for other distributions.
 _PARTS = {"alpine": 2, "ubuntu": 2, "opensuse-leap": 2}
-#: Distributions without releases, of which only the packages have an age.
+#: Rolling distributions: they have no releases whose support could end.
 _ROLLING = ("arch", "opensuse-tumbleweed", "gentoo", "void", "kali", "wolfi", "chainguard")
 
 
 def last_day(os_release: Mapping[str, str]) -> date | None:
-    """Return the last day of a distribution's support by its ``os-release``; None if unknown."""
+    """Return the last day of a distribution's support, given its ``os-release``; None if unknown."""
     name, version = os_release.get("ID", ""), os_release.get("VERSION_ID", "")
     fields = _LAST_DAYS.get(name, "").split()
     release = ".".join(version.split(".")[: _PARTS.get(name, 1)])
@@ -52,7 +53,7 @@ def support_finding(os_release: Mapping[str, str], today: date) -> Finding | Non
 
 
 def unknown_support(os_release: Mapping[str, str]) -> str:
-    """Return a line if it is not known how long a distribution is supported; empty if it is."""
+    """Return a line if the end of a distribution's support is unknown, else an empty text."""
     name = os_release.get("ID", "")
     if not name or name in _ROLLING or last_day(os_release) is not None:
         return ""

@@ -1,1 +1,1 @@
-"""Judge files of models, data and notebooks without loading them; `scan_stream` is the way in."""
+"""Judge model, data and notebook files without loading them; `scan_stream` is the entry point."""

@@ -1,8 +1,8 @@
-"""Files of arrays and graphs that hold no pickle: NumPy's ``.npy``, safetensors, GGUF and ONNX.
+"""Judge array and graph files that hold no pickle: NumPy's ``.npy``, safetensors, GGUF and ONNX.
 
-Of GGUF's metadata, the chat templates are programs. Of ONNX, where tensors lie outside of the file, and whose
-operators it needs. Sources: docs/gguf.md of ggml-org/ggml; onnx/onnx.proto of onnx/onnx, of whose wire format
-only the fields below are read.
+Of GGUF's metadata, the chat templates are judged, since they are programs. Of ONNX, the paths of tensors
+outside the file and the operators from other domains are judged. Sources: docs/gguf.md of ggml-org/ggml;
+onnx/onnx.proto of onnx/onnx, of which only the fields below are read.
 """
 
 import ast
@@ -23,7 +23,7 @@ _MAX_READ_HEADER_BYTES = 64 << 20
 
 
 def npy_holds_objects(file: BinaryIO) -> bool:
-    """Return whether a pickle of objects follows the header; the file is then at the pickle.
+    """Return whether a pickle of objects follows the header; the file's position is then at the pickle.
 
     Source: ``numpy.lib.format``, versions 1.0 to 3.0.
 
@@ -57,7 +57,7 @@ def _has_objects(descr: Any) -> bool:
 
 
 def object_array(inner: Judgement) -> Judgement:
-    """Return the judgement on an array of objects by that on its pickle."""
+    """Return the judgement on an array of objects, given the judgement on its pickle."""
     finding = Finding(
         rule="numpy-objects",
         severity="high",
@@ -68,7 +68,7 @@ def object_array(inner: Judgement) -> Judgement:
 
 
 def scan_safetensors(file: BinaryIO, size: int) -> Judgement:
-    """Judge a safetensors file: its header describes all of its bytes, or it is not understood.
+    """Judge a safetensors file: it is not understood unless its header describes all of its bytes.
 
     Source: the format's description in huggingface/safetensors.
     """
@@ -92,7 +92,7 @@ def scan_safetensors(file: BinaryIO, size: int) -> Judgement:
     return Judgement()
 
 
-#: Bytes of a value by its type; 8 is text and 9 an array.
+#: Size in bytes of a GGUF value by its type number; type 8 is text and 9 an array.
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _TEXT, _ARRAY = 8, 9
 _MAX_KEYS, _MAX_ELEMENTS = 100_000, 10_000_000
@@ -159,14 +159,14 @@ def _unpack(file: BinaryIO, layout: str) -> tuple[int, ...]:
 
 
 def _skip(file: BinaryIO, count: int) -> None:
-    # Short values are read: moving in a file empties its buffer.
+    # Read short values instead of seeking, which would discard the file's buffer.
     done = len(file.read(count)) == count if count <= 1 << 16 else skip(file, count)
     if not done:
         raise NotUnderstoodError("its GGUF header is cut off")
 
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-#: Message → field → what it holds: another message, or a text under a name.
+#: Message type → field number → the type of the inner message, or the name of a text (with ``=``).
 _MODEL = {7: "graph", 8: "opset", 25: "function"}
 _FIELDS: dict[str, dict[int, str]] = {
     "model": _MODEL,
@@ -202,7 +202,7 @@ def scan_onnx(file: BinaryIO, size: int, budget: Budget) -> Judgement:
         elif name:
             entry[name].append(text)
         else:
-            # Fields come in any order, also twice: the last one counts, but not in all programs.
+            # Fields may come in any order and repeat. Not all programs take the last one, so each counts.
             if "location" in entry["=key"]:
                 locations.update(dict.fromkeys(entry["=value"]))
             entry = {"=key": [], "=value": []}
@@ -249,7 +249,7 @@ class _Reader:
         self.has_graph = False
 
     def read(self, message: str, start: int, end: int, depth: int) -> Iterator[tuple[str, str, str]]:
-        """Yield message, field and text of each text between two offsets; "external" alone at its end."""
+        """Yield message type, field and text of each text between two offsets, and "external" at its end."""
         if depth > _MAX_DEPTH:
             raise NotUnderstoodError("its graphs are nested too deeply")
         at = start

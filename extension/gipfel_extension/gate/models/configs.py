@@ -1,7 +1,7 @@
-"""JSON files of models: remote code, layers that hold code, other modules' classes, templates; notebooks.
+"""Judge JSON files of models (remote code, layers with code, foreign classes, templates) and notebooks.
 
-Chat templates are Jinja texts, which some programs run without a sandbox. Of notebooks, commands in cells,
-code in outputs, and secrets in both are found. At the end: texts that give access, in any file.
+Chat templates are Jinja templates, which some programs render without a sandbox. In notebooks, commands in
+cells, code in outputs, and secrets in both are found. The functions at the end find secrets in any file.
 """
 
 import json
@@ -19,7 +19,7 @@ _MAX_VALUES = 2_000_000
 _KERAS_ROOTS = ("keras", "tensorflow", "tf_keras", "keras_nlp", "keras_hub", "keras_cv")
 _LAMBDA = re.compile(rb'"class_name"\s*:\s*"(Lambda|TFOpLambda|__lambda__)"')
 _MODULE = re.compile(rb'"module"\s*:\s*"([^"\\\0]{1,200})"')
-#: An escape of a character that JSON holds as it is, which no program writes.
+#: An escape of a printable ASCII character. JSON needs none, and no program writes them, so one hides a name.
 _HIDDEN = re.compile(rb"\\u00(?!7[fF])[2-7][0-9a-fA-F]")
 _OVERLAP = 4096
 _CHUNK = 1 << 20
@@ -77,7 +77,7 @@ def _keras(value: dict[str, Any]) -> Found:
     if name in ("Lambda", "TFOpLambda", "__lambda__"):
         yield _code_layer()
     if isinstance(module, str) and module not in ("builtins", ""):
-        # "fn" reached through a registered function: the module may be any that Python can import.
+        # Keras resolves a registered function by "module", which may be any module that Python can import.
         if is_dangerous(module, name):
             message, verdict = f"Loading it calls {module[:80]}.{name[:80]}.", "malicious"
         elif module.partition(".")[0] not in _KERAS_ROOTS:
@@ -121,7 +121,7 @@ def _templates(value: dict[str, Any]) -> Found:
 
 
 def scan_hdf5(file: BinaryIO) -> Judgement:
-    """Judge an HDF5 file by the configuration of Keras that it may hold, which it stores as one text."""
+    """Judge an HDF5 file by the Keras configuration that it may contain as one JSON text."""
     before = b""
     parts: dict[Judgement, None] = {}
     while content := file.read(_CHUNK):
@@ -139,7 +139,7 @@ def scan_hdf5(file: BinaryIO) -> Judgement:
 
 
 def scan_template(file: BinaryIO, name: str) -> Judgement:
-    """Judge a Jinja file, as which models carry their chat template."""
+    """Judge a Jinja file, in which some models store their chat template."""
     content = file.read(_MAX_TEMPLATE_BYTES + 1)
     if len(content) > _MAX_TEMPLATE_BYTES:
         raise NotUnderstoodError(f"it is a template of more than {_MAX_TEMPLATE_BYTES >> 20} MiB")
@@ -241,18 +241,18 @@ def _text(value: Any) -> str:
 
 
 _BLOCK_START = re.compile(r"\{[{%]")
-#: Quoted texts, which may hold the end of a block, and that end.
+#: A quoted text, which may contain the end of a block, or the end of a block itself.
 _TOKENS = re.compile(r"'(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|[%}]\}", re.DOTALL)
-#: Ways to reach Python's internals from a template: a private attribute, by name, by text, by a filter.
+#: Ways to reach Python's internals from a template: a private attribute by name, subscript or filter.
 _ESCAPES = re.compile(
     r"\.\s*_\w|\[[^\]]{0,200}['\"]_|\|\s*attr\b|\|\s*map\s*\([^)]{0,200}['\"]_|__\w+__|\\x5f|\\137|\\u005f",
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-#: Brackets without others inside; the first group is the end of a value whose subscript they are.
+#: Innermost brackets; the first group is the end of the value if the brackets are its subscript.
 _BRACKETS = re.compile(r"(\w+\s*|[\])'\"]\s*)?\[([^\[\]]*)\]")
 _BEFORE_LIST = frozenset(("in", "if", "elif", "else", "or", "and", "not", "is"))
-#: Operators and filters that put a text together; a count or an index needs none of them.
+#: Operators and filters that build a text; a count or an index needs none of them.
 _COMPUTES = re.compile(
     r"~|%|['\"]\s*[+*]|[+*]\s*['\"]|\|\s*(?!length\b|count\b|int\b)\w+|\.\s*(?:format|join|replace|lower|upper)\b"
 )
@@ -265,7 +265,7 @@ _MAX_ROUNDS = 20
 
 
 def template_findings(text: str, place: str) -> list[tuple[Verdict, Finding]]:
-    """Return what is wrong with a template."""
+    """Return what is wrong with a template; `place` is where it was found, for the message."""
     for block in _blocks(text):
         if found := _ESCAPES.search(block):
             message = f"The chat template in {place} reaches into Python's internals: {found[0]!r}."
@@ -289,7 +289,7 @@ def template_findings(text: str, place: str) -> list[tuple[Verdict, Finding]]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield the blocks of a template, with quoted texts that hold the end of a block, and without."""
+    """Yield the blocks of a template, found twice: without and with regard to quotes around a block's end."""
     for begin, end in (("{{", "}}"), ("{%", "%}")):
         stop = 0
         while (first := text.find(begin, stop)) >= 0 and (last := text.find(end, first + 2)) >= 0:
@@ -303,7 +303,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _computed(text: str) -> str:
-    """Return a subscript whose text the template puts together, which may reach Python's internals."""
+    """Return a subscript that the template computes, as it may name Python's internals; empty if none."""
     blocks = [block[2:-2] for block in _blocks(text)]
     computed = {
         found[1] for block in blocks for found in _ASSIGNED.finditer(block) if _COMPUTES.search(found[2])
@@ -311,7 +311,7 @@ def _computed(text: str) -> str:
     for block in blocks:
         if found_text := _UNDERSCORES.search(block):
             return found_text[0]
-        # Quoted texts may hold brackets; of them only the quotes matter here.
+        # Quoted texts may contain brackets, so they are emptied.
         bare = _QUOTED.sub("''", block)
         for part in (*_subscripts(bare), *_BY_ATTRIBUTE.findall(bare)):
             if _COMPUTES.search(part) or part.strip() in computed:
@@ -320,7 +320,7 @@ def _computed(text: str) -> str:
 
 
 def _subscripts(block: str) -> Iterator[str]:
-    """Yield what stands in brackets behind a value, the inner ones first; lists leave their content."""
+    """Yield the content of each subscript, innermost first; lists are no subscripts, but may contain some."""
     for _ in range(_MAX_ROUNDS):
         found = list(_BRACKETS.finditer(block))
         if not found:
@@ -342,12 +342,12 @@ _ACCESS_WORDS = (
     r"|(?i:aws_secret_access_key)\W{1,6}[A-Za-z0-9/+=]{40}"
 )
 _KEY = r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
-#: Words before which a key is protected by a passphrase.
+#: Headers of a key that is protected by a passphrase.
 _ENCRYPTED = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY|Proc-Type: 4,ENCRYPTED")
 _ANY = re.compile(f"{_ACCESS_WORDS}|{_KEY}")
 _TOKEN_BYTES = re.compile(_ACCESS_WORDS.encode())
 _KEY_BYTES = re.compile(_KEY.encode() + rb"\s+[A-Za-z0-9+/=:,\- ]{16}")
-#: Passwords of programs, by the ends of the files that hold them.
+#: Patterns of passwords, by the end of the path of the file that contains them.
 _BY_FILE = (
     (".netrc", re.compile(rb"\bpassword\s+\S+")),
     (".git-credentials", re.compile(rb"://[^/\s:@]+:[^/\s@]+@")),
@@ -355,7 +355,7 @@ _BY_FILE = (
     (".docker/config.json", re.compile(rb'"auth"\s*:\s*"[A-Za-z0-9+/=]{8,}"')),
     (".pgpass", re.compile(rb"^[^#\n]+(:[^:\n]*){3}:[^:\n]+$", re.MULTILINE)),
 )
-#: Values of documentation, such as AKIAIOSFODNN7EXAMPLE.
+#: Example values from documentation, such as AKIAIOSFODNN7EXAMPLE, which are not secrets.
 _EXAMPLE = re.compile(rb"EXAMPLE|xxxxxxxx|XXXXXXXX")
 
 
@@ -365,7 +365,7 @@ def holds_secret(text: str) -> bool:
 
 
 def secret_kind(path: str, content: bytes) -> str:
-    """Return what a file gives away: ``key``, ``protected key``, ``token``, ``password`` or nothing."""
+    """Return the kind of secret in a file: ``key``, ``protected key``, ``token``, ``password`` or empty."""
     if _KEY_BYTES.search(content):
         return "protected key" if _ENCRYPTED.search(content) else "key"
     if any(not _EXAMPLE.search(each[0]) for each in _TOKEN_BYTES.finditer(content)):

@@ -1,7 +1,7 @@
 """Convert a checkpoint to safetensors, in a sandbox without network and without writable files.
 
-The checkpoint is scanned first: a malicious one is not opened. The program inside (`convert_program`) writes
-to a pipe; this process writes the file, bounds its size, and checks its header before it gets its name.
+The checkpoint is scanned first; a malicious one is not opened. The program in the sandbox (`convert_program`)
+writes to a pipe. This process writes the file, bounds its size, and checks its header before renaming it.
 """
 
 import json
@@ -25,13 +25,19 @@ _PROGRAM = Path(__file__).with_name("convert_program.py")
 _LIMIT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 100 << 20
-#: Converted tensors may be larger than the file, which may be compressed or share storage.
+#: Largest ratio of the converted tensors' size to the file's, which may be compressed or share storage
+#: between tensors; and the bytes that are always allowed.
 _MAX_GROWTH, _LEAST_BYTES = 20, 64 << 20
+#: Exit status of the program if torch can't be imported.
 _NO_TORCH = 3
 
 
 class Conversion(Frozen):
-    """A converted checkpoint; ``not_tensors`` counts values that the format can't hold."""
+    """A converted checkpoint.
+
+    ``size`` is in bytes. ``not_tensors`` counts the values that safetensors can't hold, and ``examples``
+    names some of them.
+    """
 
     path: str
     tensors: int
@@ -84,7 +90,7 @@ def convert(
     Raises
     ------
     GipfelError
-        It is malicious or can't be read, the target exists, or there is no bubblewrap or torch.
+        The checkpoint is malicious or can't be read, the target exists, or bubblewrap or torch is missing.
     """
     if not source.is_file():
         raise GipfelError(f"There is no file {source}.", "Give a checkpoint.")
@@ -105,7 +111,7 @@ def convert(
 
 
 def _run(argv: tuple[str, ...], part: Path, most: int, source: Path) -> None:
-    """Run the program and copy what it writes into a new file."""
+    """Run the program and copy its output into a new file of at most `most` bytes."""
     with part.open("xb") as file:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}
@@ -142,7 +148,7 @@ def _read_problem(process: "subprocess.Popen[bytes]", problem: list[bytes]) -> N
 
 
 def _checked(part: Path, target: Path) -> Conversion:
-    """Return what a converted file holds; it comes from a program that the checkpoint may have taken over."""
+    """Check a converted file and return its content: the checkpoint may have hijacked the program."""
     size = part.stat().st_size
     try:
         with open_regular(part) as file:

@@ -1,9 +1,9 @@
-"""Write the tensors of a checkpoint as safetensors to standard output: the program inside of the sandbox.
+"""Write the tensors of a checkpoint as safetensors to standard output: the program in the sandbox.
 
-``python -I convert_program.py FILE`` runs with a Python that has torch, in a sandbox that holds no network
-and nothing writable, since the checkpoint is not trusted: torch's own restricted unpickler may have a hole.
-It imports nothing of Gipfel. The result is a header of JSON and the tensors' bytes, as the format's
-specification says: an 8-byte length, then ``{"NAME": {"dtype", "shape", "data_offsets"}}``.
+``python -I convert_program.py FILE`` runs in a Python that has torch, in a sandbox without network and
+without writable files, since the checkpoint is not trusted and torch's restricted unpickler may have a hole.
+It imports nothing from Gipfel. The output is as the safetensors specification says: the 8-byte length of a
+JSON header, the header ``{"NAME": {"dtype", "shape", "data_offsets"}}``, and the tensors' bytes.
 """
 
 import json
@@ -17,7 +17,7 @@ _MOST_TENSORS = 1_000_000
 _MAX_DEPTH = 16
 _MAX_LEFT_OUT = 20
 _CHUNK_BYTES = 64 << 20
-#: torch's names of data types to the format's.
+#: safetensors' data types by torch's names.
 _DTYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -66,7 +66,7 @@ def read_tensors(path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _named(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested dictionaries and lists with their dotted names."""
+    """Yield dotted name and value for each leaf of nested dictionaries and lists."""
     if isinstance(value, dict | list | tuple) and depth < _MAX_DEPTH:
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _named(f"{name}.{key}" if name else str(key), each, depth + 1)
@@ -75,7 +75,7 @@ def _named(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def write_tensors(tensors: dict[str, Any], left_out: list[str], output: int) -> None:
-    """Write them to a descriptor, the largest types first, as readers of the format expect for alignment."""
+    """Write tensors to a file descriptor, the largest data types first, as readers expect for alignment."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {}
     offset = 0
@@ -118,7 +118,7 @@ def _write(output: int, data: bytes | memoryview) -> None:
 def main() -> int:
     """Convert the file of the command line; print an error as one line on stderr."""
     output = os.dup(1)
-    # What a library prints must not get into the tensors.
+    # Redirect standard output, so that nothing that a library prints gets into the tensors.
     os.dup2(2, 1)
     try:
         write_tensors(*read_tensors(sys.argv[1]), output)

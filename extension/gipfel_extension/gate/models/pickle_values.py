@@ -1,9 +1,9 @@
-"""Values of a pickle: names and the harm that each can do, calls, and the size of an array of joblib.
+"""Values in a pickle: names and the harm that each can do, calls, and the size of a joblib array.
 
-When a pickle is loaded, a name does nothing, runs code of a library, or runs any code. The names that do
-nothing are an allow list; every other name is code. Among those, some have no place in a model:
-`is_dangerous` names modules that start programs, open files or connections, or run code given as text. It
-decides only between ``needs code`` and ``malicious``, so a gap in it never makes a file ``plain``.
+When a pickle is loaded, a name that it looks up may build a plain value, run code of a library, or run any
+code. An allow list has the names that build plain values; every other name counts as code. `is_dangerous` is
+true for names that no model needs: they start programs, open files or connections, or run code given as text.
+It decides only between ``needs code`` and ``malicious``, so a gap in it never makes a file ``plain``.
 """
 
 import _compat_pickle
@@ -22,8 +22,8 @@ _STORAGES = (
     "CharStorage ByteStorage BoolStorage ComplexFloatStorage ComplexDoubleStorage QUInt8Storage "
     "QInt8Storage QInt32Storage "
 )
-#: Names that build plain values. Source of torch's: ``_get_allowed_globals`` of torch 2.13's
-#: ``torch._weights_only_unpickler``.
+#: Names that build plain values, by module. Source for torch's names: ``_get_allowed_globals`` in
+#: ``torch._weights_only_unpickler`` of torch 2.13.
 _PLAIN: dict[str, str] = {
     "builtins": _BUILTINS,
     "collections": "OrderedDict Counter defaultdict deque",
@@ -66,7 +66,7 @@ _ROOTS = (
     "pexpect plumbum IPython ipykernel jupyter_client "
 )
 _DANGEROUS_MODULES = frozenset(_ROOTS.split())
-#: The same, where programs often have their own packages of this name: only the module itself.
+#: Dangerous modules whose names other packages often use as well: here only the module itself counts.
 _ALONE = "code profile trace site glob invoke sh fabric test "
 _DANGEROUS_ALONE = frozenset(_ALONE.split())
 _RUNNERS = (
@@ -118,12 +118,12 @@ _DANGEROUS_PREFIXES = (
 _REACHED = frozenset(("os", "sys", "subprocess", "builtins", "__builtins__"))
 _SPECIAL = re.compile(r"(?:^|\.)__\w+__(?:\.|$)")
 _HARMLESS = re.compile(r"[A-Za-z_]*(Error|Exception|Warning)$")
-#: Modules below a dangerous one that only hold values.
+#: Submodules of dangerous modules that only hold values.
 _HARMLESS_MODULES = frozenset(("urllib.parse", "http.cookies", "concurrent.futures._base"))
 
 
 def modern(module: str, name: str) -> tuple[str, str]:
-    """Return the Python 3 name of something, as an unpickler maps the names of Python 2."""
+    """Return the Python 3 module and name for a Python 2 name, as an unpickler maps them."""
     if (module, name) in _compat_pickle.NAME_MAPPING:
         return _compat_pickle.NAME_MAPPING[module, name]
     return _compat_pickle.IMPORT_MAPPING.get(module, module), name
@@ -136,14 +136,14 @@ def is_plain(module: str, name: str) -> bool:
 
 
 def is_dangerous(module: str, name: str) -> bool:
-    """Return whether no model has a reason to name this."""
+    """Return whether no model has a reason to use this name."""
     return any(_dangerous(*each) for each in ((module, name), modern(module, name)))
 
 
 def _dangerous(module: str, name: str) -> bool:
     first = name.partition(".")[0]
     if _SPECIAL.search(name):
-        # A path through special attributes reaches everything: a.__globals__, dict.__class__.
+        # A path through special attributes, such as a.__globals__ or dict.__class__, reaches everything.
         return True
     if module in ("builtins", "__builtin__"):
         return first in _DANGEROUS_BUILTINS
@@ -152,7 +152,7 @@ def _dangerous(module: str, name: str) -> bool:
     named = module in _DANGEROUS_ALONE or f"{module} {name}" in _DANGEROUS_NAMES
     if named or module.startswith(_DANGEROUS_PREFIXES):
         return True
-    # numpy.os.system and torch.os: what a module has imported itself.
+    # Dangerous modules are also reachable through modules that import them, such as numpy.os.system.
     reached = {*module.split(".")[1:], *name.split(".")[:-1]} & _REACHED
     root = module.partition(".")[0]
     return bool(reached) or (
@@ -166,7 +166,7 @@ ARRAY = ("joblib.numpy_pickle", "NumpyArrayWrapper")
 LOAD = ("torch.storage", "_load_from_bytes")
 FROM_TYPE = ("torch._tensor", "_rebuild_from_type_v2")
 GETATTR = ("builtins", "getattr")
-#: Names that the walk follows where the pickle calls them itself. As a value, others may call them unseen.
+#: Names whose calls by the pickle itself the walk follows. As an argument, other code may call them unseen.
 FOLLOWED = frozenset((ARRAY, LOAD, FROM_TYPE, GETATTR))
 _DTYPE = re.compile(r"[biufcmMSU]\d{1,9}")
 
@@ -179,7 +179,7 @@ UNKNOWN = _Unknown()
 
 
 class Named:
-    """A looked-up name."""
+    """A name that the pickle looked up."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -187,7 +187,7 @@ class Named:
 
 
 class Called:
-    """The result of a call, and the state that was set afterwards."""
+    """The result of a call, with the state that the pickle set on it afterwards (BUILD)."""
 
     def __init__(self, function: Any, arguments: Any) -> None:
         self.function, self.arguments = function, arguments
@@ -195,12 +195,12 @@ class Called:
 
 
 def array_size(state: dict[Any, Any]) -> int | None:
-    """Return the bytes of an array by the attributes of joblib's wrapper; None if a pickle stands for it.
+    """Return the size of an array in bytes, from joblib's wrapper; None if the array is itself pickled.
 
     Raises
     ------
     NotUnderstoodError
-        An attribute is not a plain value, so that joblib may read another number of bytes.
+        An attribute is not a plain value, so joblib may read a different number of bytes.
     """
     shape, dtype, padding = state.get("shape"), state.get("dtype"), state.get(PADDING)
     if not {"state", UNKNOWN}.isdisjoint(state) or not isinstance(padding, int | None):
@@ -227,18 +227,18 @@ def _is_dtype(value: Called) -> bool:
 
 
 def _keeps_size(dtype: Called, size: int) -> bool:
-    """Return whether the state of a dtype leaves the size of its elements. Source: ``dtype.__setstate__``."""
+    """Return whether a dtype's state keeps the size of its elements. Source: ``dtype.__setstate__``."""
     if not dtype.state:
         return True
     state = dtype.state.get("state")
     if len(dtype.state) > 1 or not isinstance(state, tuple) or len(state) < 6:
         return False
-    # Version, byte order, subarray, names, fields, size, alignment, flags, metadata.
+    # The state is version, byte order, subarray, names, fields, size, alignment, flags, metadata.
     return state[2:5] == (None, None, None) and state[5] in (-1, size)
 
 
 def text_of(name: str, line: bytes) -> Any:
-    """Return the text of an opcode of protocol 0 by its line."""
+    """Return the text argument of a protocol 0 opcode, given its line."""
     if len(line) > MAX_TEXT:
         return UNKNOWN
     if name == "UNICODE":
@@ -250,7 +250,7 @@ def text_of(name: str, line: bytes) -> Any:
 
 
 def integer_of(line: bytes) -> Any:
-    """Return the number of an opcode of protocol 0 by its line."""
+    """Return the integer argument of a protocol 0 opcode, given its line."""
     if line in (b"00", b"01"):
         return line == b"01"
     text = line.rstrip(b"L")

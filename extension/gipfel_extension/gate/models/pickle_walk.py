@@ -1,10 +1,10 @@
 """Read a pickle's opcodes without loading it, and collect the names that loading would look up.
 
-The walk follows the stack and the memo as far as needed to know each name even if it is disguised: put
-together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
-the file forward, keeps at most 256 MiB of its texts and nested files, and follows the unpickler where others
-stop: code before a broken opcode has run by then. Source of the opcodes: ``pickletools.opcodes`` and
-``pickle._Unpickler`` of Python 3.13.
+The walk follows the stack and the memo as far as needed to find each name even if it is disguised: built from
+memo entries, mapped from Python 2, nested in bytes, or registered as an extension. It reads the file forward
+and keeps at most 256 MiB of texts and nested files. Unlike scanners that reject a broken pickle, it reports
+the names before a broken opcode, since an unpickler has run their code by then. Source of the opcodes:
+``pickletools.opcodes`` and ``pickle._Unpickler`` of Python 3.13.
 """
 
 import pickletools
@@ -34,10 +34,10 @@ _MAX_WAITING = 1_000_000
 _MAX_NESTED = 64 << 20
 _MAX_LINE = 1 << 20
 _MAX_NAMES = 10_000
-#: Bytes of texts and of files for torch that one walk keeps.
+#: Largest number of bytes that one walk keeps: texts and nested torch files.
 _MAX_KEPT = 256 << 20
 _NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
-#: Bytes of the argument's length, for opcodes with a counted argument.
+#: Size in bytes of the length field, for opcodes with a counted argument.
 _COUNTED = {
     "SHORT_BINSTRING": 1, "BINSTRING": 4, "SHORT_BINUNICODE": 1, "BINUNICODE": 4, "BINUNICODE8": 8,
     "SHORT_BINBYTES": 1, "BINBYTES": 4, "BINBYTES8": 8, "BYTEARRAY8": 8, "LONG1": 1, "LONG4": 4,
@@ -53,22 +53,22 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class Walk:
-    """One pickle: what was found so far is in its attributes, also when :meth:`run` raises.
+    """The walk through one pickle. The attributes have what was found so far, even if :meth:`run` raises.
 
     Attributes
     ----------
     names
-        Pairs of module and name, in the order of their look-up.
+        Pairs of module and name that loading looks up, in that order.
     hidden
-        Ways in which it hides the name of what it calls.
+        Ways in which the pickle disguises the names of what it calls, as clauses.
     unclear
-        Reasons why something in it could not be followed.
+        Reasons why the walk could not follow something, as clauses.
     nested
-        Bytes in it that the pickle loads as a file of torch.
+        Bytes in the pickle that it loads as torch files.
     calls
         Number of calls, objects built and states set.
     value
-        The value on top at the end, where it is followed.
+        The value that loading returns, as far as the walk follows it.
     """
 
     def __init__(self, file: BinaryIO, budget: Budget, *, joblib: bool = True) -> None:
@@ -87,7 +87,7 @@ class Walk:
         self._kept = 0
 
     def run(self) -> None:
-        """Walk to the end of the pickle; the file is then behind it.
+        """Walk to the end of the pickle; the file's position is then just behind it.
 
         Raises
         ------
@@ -153,10 +153,10 @@ class Walk:
         return int.from_bytes(content, "little", signed=True) if name.startswith("LONG") else content
 
     def _is_kept(self, name: str, length: int) -> bool:
-        """Return whether bytes may be a file for torch, which the pickle names before it."""
+        """Return whether bytes may be a nested torch file, whose loader the pickle names before the bytes."""
         if name.startswith("LONG"):
             return length <= MAX_TEXT
-        # A bytearray can change before it is used.
+        # Not a bytearray, whose content can change before it is used.
         fits = length <= _MAX_NESTED and self._kept + length <= _MAX_KEPT
         return fits and name != "BYTEARRAY8" and LOAD in self.names
 
@@ -228,14 +228,14 @@ class Walk:
             self.hidden.append("it computes the name of what it calls")
             return UNKNOWN
         if (found := Named(module, name)).full != GETATTR:
-            # That name is judged by each of its calls.
+            # getattr is not judged as a name, but by the attribute that each call reads.
             self.names.setdefault((module, name))
         if len(self.names) > _MAX_NAMES:
             raise NotUnderstoodError(f"its pickle refers to more than {_MAX_NAMES} names")
         return found
 
     def _check_values(self, values: Iterable[Any]) -> None:
-        """Note names among values that something else may call with what the walk does not see."""
+        """Record the names among values that other code may call, with arguments unknown to the walk."""
         for value in values:
             if not isinstance(value, Named) or value.full not in FOLLOWED:
                 continue
@@ -257,7 +257,7 @@ class Walk:
             else:
                 self.unclear.append("it loads a file inside it that can't be followed")
         elif function.full == FROM_TYPE:
-            # Calls its first argument with its third.
+            # This function calls its first argument with its third.
             if isinstance(arguments, tuple) and len(arguments) == 4:
                 self._call(arguments[0], arguments[2], "REDUCE")
             else:
@@ -267,7 +267,7 @@ class Walk:
         return Called(function, arguments)
 
     def _attribute(self, arguments: Any) -> Any:
-        """Follow ``getattr(Class, 'name')``, which protocols before 4 write for nested classes."""
+        """Follow ``getattr(Class, 'name')``, which protocols before 4 use for nested classes."""
         if isinstance(arguments, tuple) and len(arguments) == 2 and isinstance(arguments[1], str):
             owner, name = arguments
             if isinstance(owner, Named) and not name.startswith("_"):
@@ -296,10 +296,10 @@ class Walk:
                 self._skip_array(target.state)
 
     def _skip_array(self, state: dict[Any, Any]) -> None:
-        """Move behind the array that joblib writes into its pickle. Source: ``joblib.numpy_pickle``, 1.4."""
+        """Skip the array bytes that joblib writes into its pickle. Source: ``joblib.numpy_pickle``, 1.4."""
         size = array_size(state)
         if size is None:
-            # joblib writes a separate pickle here, and continues behind it.
+            # For an array of objects, joblib writes a separate pickle here, and continues behind it.
             self.object_array = True
             inner = Walk(self._file, self._budget)
             try:
@@ -352,7 +352,7 @@ class Walk:
             self._push({})
         target = self._stack[-1]
         if isinstance(target, dict):
-            # The keys of states are texts; another one may be a text that is computed.
+            # Keys of states are texts. A key that is not one may be a text that the pickle computes.
             target.update(
                 (key if isinstance(key, str) else UNKNOWN, value)
                 for key, value in zip(parts[::2], parts[1::2], strict=False)

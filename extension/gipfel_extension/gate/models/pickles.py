@@ -1,4 +1,4 @@
-"""Pickles of a file, one after the other, and the verdict on them."""
+"""Judge the pickles in a file, which may hold several in a row."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,8 @@ from .pickle_values import is_dangerous, is_plain
 from .pickle_walk import Walk
 from .streams import Budget, NotUnderstoodError
 
-#: First value of a file that torch wrote before it used zip. Source: ``torch.serialization.MAGIC_NUMBER``.
+#: First value in a file of torch's format before zip. Source: ``torch.serialization.MAGIC_NUMBER``. Such a
+#: file has five pickles: this number, protocol version, system information, the object, the storages' keys.
 _TORCH_LEGACY = 0x1950A86A20F9469CFC6C
 _TORCH_LEGACY_PICKLES = 5
 _MAX_PICKLES = 1000
@@ -22,14 +23,14 @@ _ASK = "Load it only where you trust its author, or ask for a safetensors file."
 def scan_pickles(
     file: BinaryIO, budget: Budget, scan_bytes: Callable[[bytes], Judgement], *, certain: bool
 ) -> Judgement | None:
-    """Judge the pickles at a file's position.
+    """Judge the pickles at a file's position; None if the data is not a pickle.
 
     Parameters
     ----------
     scan_bytes
-        Judges bytes that loading hands to ``torch.load`` without its protection: any file of torch.
+        Judges nested bytes that loading passes to ``torch.load`` without its protection: any torch file.
     certain
-        False where it is not known that this is a pickle: then the answer is None unless it is one.
+        Whether the data is known to be a pickle. Only if it is False may the result be None.
     """
     start = file.tell() if file.seekable() else 0
     walks: list[Walk] = []
@@ -37,7 +38,7 @@ def scan_pickles(
     if not certain and not _is_pickle(walks, problem):
         return None
     nested = [scan_bytes(content) for walk in walks for content in walk.nested]
-    # Of a compressed file nothing but joblib makes sense, which skips its arrays.
+    # Only a seekable, that is uncompressed, file can also be read by pickle instead of joblib.
     if any(walk.has_arrays for walk in walks) and file.seekable():
         file.seek(start)
         nested.append(_other_reading(file, budget))
@@ -54,7 +55,7 @@ def _walk_all(file: BinaryIO, budget: Budget, walks: list[Walk]) -> str:
             walk.run()
         except NotUnderstoodError as error:
             if len(walks) > 1 and not walk.names:
-                # What follows the last pickle is data, which loading leaves alone.
+                # Loading does not read the data behind the last pickle.
                 walks.pop()
                 return ""
             return str(error)
@@ -120,7 +121,7 @@ def _judge(walks: Sequence[Walk], problem: str) -> Judgement:
 
 
 def _other_reading(file: BinaryIO, budget: Budget) -> Judgement:
-    """Judge what ``pickle.load`` would do with a file of joblib, whose arrays it would take for opcodes."""
+    """Judge what ``pickle.load`` would do with a joblib file: it would read the arrays' bytes as opcodes."""
     walk = Walk(file, budget, joblib=False)
     with suppress(NotUnderstoodError):
         walk.run()

@@ -1,4 +1,4 @@
-"""Recognize a file by its content, not its name, and judge it; archives by their members."""
+"""Judge a file, whose format is recognized by its content instead of its name; judge archives by members."""
 
 import io
 import tarfile
@@ -20,7 +20,7 @@ from .streams import (
     seekable,
 )
 
-#: Endings whose content must be recognized; others may be any data.
+#: Name endings of model files: their content must be recognized. Files with other names may be any data.
 MODEL_ENDINGS = (
     ".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".dill", ".npy", ".npz", ".keras",
     ".h5", ".hdf5",
@@ -35,7 +35,7 @@ _NOT_READ = {
     b"ZF0x": "an old joblib",
     b"Rar!": "RAR",
 }
-#: The line of ``distutils-precedence.pth``, which setuptools installs.
+#: The known harmless line of ``distutils-precedence.pth``, which setuptools installs.
 _SETUPTOOLS = (
     "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; "
     "enabled and __import__('_distutils_hack');"
@@ -47,12 +47,12 @@ _UNKNOWN = Judgement(recognized=False)
 
 
 def scan_file(file: BinaryIO, name: str, budget: Budget) -> Judgement:
-    """Judge a file, without ever raising for its content."""
+    """Judge a file; whatever its content is, nothing is raised."""
     return scan_member(file, name, budget, 0)
 
 
 def scan_member(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
-    """Judge a file or a member of an archive at a depth; what is broken is `not understood`."""
+    """Judge a file or an archive member at a nesting depth; broken data is `not understood`."""
     return _guarded(lambda: _scan(file, name, budget, depth))
 
 
@@ -84,10 +84,10 @@ def _scan(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
 def _other_readings(  # noqa: PLR0917 - what scanning a file needs, and its verdict so far
     head: bytes, by_start: Judgement, file: BinaryIO, name: str, budget: Budget, depth: int
 ) -> Iterator[Callable[[], Judgement]]:
-    """Yield how other programs read the same bytes: one magic number does not exclude another format."""
+    """Yield functions that judge the bytes as other programs may read them: they may fit several formats."""
     if not file.seekable():
         return
-    # What was not recognized was tried as a pickle.
+    # Data that was not recognized has already been tried as a pickle.
     if by_start.recognized and not head.startswith(b"\x80"):
         file.seek(0)
         yield lambda: scan_pickles(file, budget, _scanner(budget, depth), certain=False) or Judgement()
@@ -135,7 +135,7 @@ def _by_start(  # noqa: PLR0911 - one answer for each kind of beginning
 
 
 def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
-    """Judge what has no magic number: JSON, ONNX, lines of ``.pth``, and pickles of protocols 0 and 1."""
+    """Judge formats without a magic number: JSON, ONNX, path ``.pth`` files, pickles of protocols 0 and 1."""
     lower = name.lower()
     if lower.endswith(".pth") and (found := _path_lines(head)):
         return found
@@ -168,7 +168,7 @@ def _scanner(budget: Budget, depth: int) -> Callable[[bytes], Judgement]:
 
 
 def _scan_pickle(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
-    # In an archive the bytes of a tensor may begin as a pickle does.
+    # In an archive, the bytes of a tensor may happen to begin like a pickle.
     certain = depth == 0 or name.lower().endswith(MODEL_ENDINGS)
     return scan_pickles(file, budget, _scanner(budget, depth), certain=certain) or _UNKNOWN
 
@@ -198,7 +198,7 @@ def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgeme
         before = before_archive(source)
         if not before:
             return total
-        # A checkpoint of torch.distributed is a row of archives.
+        # A torch.distributed checkpoint is several archives in a row.
         budget.take_member()
         source = cast("BinaryIO", io.BufferedReader(Window(source, 0, before)))
         if not has_directory(source):
@@ -213,13 +213,13 @@ def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
 
 
 class _UntilItsEnd:
-    """A file for tarfile, which would go on reading where a member claims to be larger than the file."""
+    """A file for tarfile that raises at its end: tarfile would keep reading a member with a forged size."""
 
     def __init__(self, file: BinaryIO, budget: Budget) -> None:
         self._file, self._budget, self._reads_left = file, budget, 4
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes; raise where the end was read often enough."""
+        """Return the next bytes; raise after several reads at the end of the file."""
         self._budget.check_time()
         content = self._file.read(count)
         self._reads_left -= not content
@@ -229,7 +229,7 @@ class _UntilItsEnd:
 
 
 def _scan_members(file: BinaryIO, budget: Budget, depth: int, total: list[Judgement]) -> Judgement:
-    """Add the judgements on members of a tar file as they are read, so that a broken end keeps them."""
+    """Append the judgement on each member of a tar file to `total`, so that they survive a broken end."""
     source = cast("BinaryIO", _UntilItsEnd(file, budget))
     with tarfile.open(fileobj=source, mode=_FORWARD) as archive:
         for member in archive:
@@ -237,7 +237,7 @@ def _scan_members(file: BinaryIO, budget: Budget, depth: int, total: list[Judgem
             stream = archive.extractfile(member) if member.isreg() else None
             if stream is None:
                 continue
-            # A stream of tarfile in this mode can't seek back, whatever `seekable` returns.
+            # In this mode, tarfile's streams can't seek back, although `seekable` returns True.
             forward = cast("BinaryIO", io.BufferedReader(Forward(cast("BinaryIO", stream))))
             found = scan_member(forward, member.name, budget, depth + 1)
             if found.verdict != "plain" or found.findings:
@@ -246,7 +246,7 @@ def _scan_members(file: BinaryIO, budget: Budget, depth: int, total: list[Judgem
 
 
 def _short(file: BinaryIO) -> BinaryIO:
-    """Return a stream as a file that can seek, if it is short."""
+    """Return a stream as a seekable file in memory if it is short, else as a forward-only file."""
     start = file.read(_SHORT)
     if len(start) < _SHORT:
         return cast("BinaryIO", io.BufferedReader(io.BytesIO(start)))
@@ -254,12 +254,12 @@ def _short(file: BinaryIO) -> BinaryIO:
 
 
 class Forward(io.RawIOBase):
-    """A file that is only read forward, after bytes of it that were read before.
+    """A forward-only file that begins with bytes that were already read (`start`).
 
     Parameters
     ----------
     size
-        Bytes of the whole file, if that is known.
+        Size of the whole file in bytes; None if unknown.
     """
 
     def __init__(self, file: BinaryIO, start: bytes = b"", size: int | None = None) -> None:
@@ -279,13 +279,13 @@ class Forward(io.RawIOBase):
 
 
 def forward_size(file: BinaryIO) -> int | None:
-    """Return the size of a file that is read forward, if it is known."""
+    """Return the size of a forward-only file in bytes; None if unknown."""
     raw = getattr(file, "raw", None)
     return raw.size if isinstance(raw, Forward) else None
 
 
 def _zlib(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
-    """Judge a file that may be compressed by zlib: two bytes are little evidence."""
+    """Judge a file that may be zlib data, or something else: its two-byte header is weak evidence."""
     found = scan_member(cast("BinaryIO", decompress(file, "zlib", budget)), _inner(name), budget, depth + 1)
     if found.verdict == "not understood" and not name.lower().endswith(MODEL_ENDINGS):
         return _UNKNOWN
@@ -293,7 +293,7 @@ def _zlib(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
 
 
 def _path_lines(head: bytes) -> Judgement | None:
-    """Judge a ``.pth`` file of site-packages, of which Python runs each line that begins with ``import``."""
+    """Judge a ``.pth`` file of site-packages: Python runs each line that begins with ``import``."""
     lines = head.decode(errors="replace").splitlines()
     if not all(line.isprintable() for line in lines[:5]):
         return None

@@ -1,9 +1,9 @@
-"""Bounded reading: a window of a file, decompression without a limit on trust, members of a zip file.
+"""Bounded reading of untrusted files: windows, decompression, members of zip archives.
 
-A scan has one budget. Members are found by the central directory, without what a damaged or a hostile file
-may lie about: Python's zipfile refuses wrong checksums and flags that PyTorch's reader ignores, so that a
-scanner built on it sees nothing of what is then loaded. Here checksums and flags don't matter, and each
-entry counts, also a second one of the same name. Source: APPNOTE.TXT of PKWARE, 4.3 and 4.5.3.
+A `Budget` limits one scan. Zip members are found through the central directory. Python's zipfile refuses
+wrong checksums and flags that PyTorch's reader ignores, so a scanner built on zipfile would miss content that
+PyTorch then loads. Here checksums and flags are ignored, and every entry counts, even a second one with the
+same name. Source: PKWARE's APPNOTE.TXT, 4.3 and 4.5.3.
 """
 
 import bz2
@@ -25,12 +25,18 @@ class NotUnderstoodError(Exception):
 
 
 class Budget:
-    """Limits for scanning one file: time, members of archives, bytes read out of compressed data, depth.
+    """Limits for scanning one file: time, archive members, decompressed bytes, nesting depth.
 
     Parameters
     ----------
     seconds
-        Limit for the whole file, archives included.
+        Time limit for the whole file, with all archives in it.
+    decompressed
+        Bytes that may come out of compressed data in all.
+    spooled
+        Largest temporary copy of a stream that must be made seekable, in bytes.
+    depth
+        Deepest nesting of archives.
     """
 
     def __init__(
@@ -49,7 +55,7 @@ class Budget:
         self.depth = depth
 
     def check_time(self) -> None:
-        """Raise if the time is over."""
+        """Raise NotUnderstoodError if the time limit has passed."""
         if time.monotonic() > self._end:
             raise NotUnderstoodError("scanning it takes too long")
 
@@ -111,7 +117,7 @@ class Decompressed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the next bytes into a buffer; data that is broken ends with :class:`NotUnderstoodError`."""
+        """Read the next bytes into a buffer; raise :class:`NotUnderstoodError` for broken data."""
         limit = min(len(buffer), _CHUNK)
         while True:
             if self._decompressor.eof and not self._next_stream():
@@ -132,12 +138,12 @@ class Decompressed(io.RawIOBase):
 
     def _decompress(self, limit: int) -> bytes:
         content: bytes = self._decompressor.decompress(self._pending, limit)
-        # zlib returns what it has not used; the others keep it.
+        # zlib's decompressor returns the input that it has not used; the others keep it inside.
         self._pending = getattr(self._decompressor, "unconsumed_tail", b"")
         return content
 
     def _next_stream(self) -> bool:
-        """Start the stream that follows in the same file, as gzip, bzip2 and xz allow."""
+        """Start the next compressed stream in the file, as gzip, bzip2 and xz allow; False without one."""
         rest = self._decompressor.unused_data or self._file.read(_CHUNK)
         if not self._follows or not rest.startswith(self._follows):
             return False
@@ -153,9 +159,9 @@ def _lzma() -> Any:
     return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
 
 
-#: First bytes of another stream in the same file.
+#: First bytes by which another compressed stream in the same file is recognized.
 _FOLLOWS = {"gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ"}
-#: Decompressors by the name of their format.
+#: Functions that make a decompressor, by format.
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "deflate": _raw_deflate,
     "zlib": zlib.decompressobj,
@@ -171,7 +177,7 @@ def decompress(file: BinaryIO, name: str, budget: Budget) -> io.BufferedReader:
 
 
 def seekable(file: BinaryIO, budget: Budget) -> BinaryIO:
-    """Return a file that can seek: the file itself, or a temporary copy of bounded size."""
+    """Return a seekable file: the file itself, or a temporary copy of bounded size."""
     if file.seekable():
         return file
     copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller reads it and lets it go
@@ -206,7 +212,7 @@ _STORED, _DEFLATED, _BZIP2 = 0, 8, 12
 
 
 class Member(NamedTuple):
-    """An entry; ``offset`` is that of its local header."""
+    """An entry of a zip archive; ``size`` is compressed, ``offset`` is that of the local header."""
 
     name: str
     method: int
@@ -215,21 +221,21 @@ class Member(NamedTuple):
 
 
 def has_directory(file: BinaryIO) -> bool:
-    """Return whether a zip directory ends the file, regardless of its beginning."""
+    """Return whether a file ends with a zip directory, whatever it begins with."""
     return _find_end(file) is not None
 
 
 def before_archive(file: BinaryIO) -> int:
-    """Return the bytes before the archive that ends a file: another archive, where several were joined."""
+    """Return the number of bytes before the last archive in a file; in joined files, an earlier archive."""
     found = _find_end(file)
     return 0 if found is None else max(0, found[2])
 
 
 def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.BufferedReader | str]]:
-    """Yield each member with a stream of its uncompressed content, or why it can't be read.
+    """Yield each member with a stream of its uncompressed content, or with the reason why it can't be read.
 
-    Programs differ in where they look for the directory of an archive with data before it: where both places
-    hold one, the members of both count.
+    Programs look for the directory of an archive with data before it in different places. If both places
+    contain a directory, the members of both are yielded.
 
     Raises
     ------
@@ -244,7 +250,7 @@ def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.Buffere
         raise NotUnderstoodError("its zip directory is too large")
     places = [(start, shift)]
     if shift and start - shift >= 0 and _read_at(file, start - shift, 4) == _ENTRY:
-        # At the recorded offset, as PyTorch's reader takes it.
+        # Also at the recorded offset, where PyTorch's reader looks.
         places.append((start - shift, 0))
     for place, shift_there in places:
         for member in _entries(_read_at(file, place, size)):
@@ -259,11 +265,11 @@ def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.Buffere
 
 
 def _find_end(file: BinaryIO) -> tuple[int, int, int] | None:
-    """Return offset and size of the directory, and by how much all offsets are shifted."""
+    """Return offset and size of the directory, and the shift to add to all offsets; None without one."""
     length = file.seek(0, io.SEEK_END)
     tail_start = max(0, length - 22 - (1 << 16))
     tail = _read_at(file, tail_start, length - tail_start)
-    # A mark that is cut off at the end is not an end record: readers continue to search before it.
+    # A truncated end mark at the very end is not an end record: readers continue searching before it.
     at = tail.rfind(_END, 0, max(0, len(tail) - 18))
     if at < 0:
         return None
@@ -278,7 +284,7 @@ def _find_end(file: BinaryIO) -> tuple[int, int, int] | None:
     start = end - size
     if start < 0:
         raise NotUnderstoodError("its zip directory is broken")
-    # With data before the archive, all offsets are short by its length.
+    # With data before the archive, all recorded offsets are too small by the length of that data.
     return start, size, start - offset
 
 
@@ -298,7 +304,7 @@ def _entries(directory: bytes) -> Iterator[Member]:
 
 
 def _large(extra: bytes, *values: int) -> list[int]:
-    """Return the values of an entry, those that are full taken from its zip64 field."""
+    """Return an entry's values, with those that are 0xFFFFFFFF replaced from its zip64 field."""
     found = list(values)
     at = 0
     while at + 4 <= len(extra):

@@ -16,14 +16,14 @@ _MAX_DEPTH = 40
 
 
 class TreeScan:
-    """A scan of paths; what was left out is in its attributes when :meth:`items` has ended.
+    """A scan of paths; the attributes say what was left out, once :meth:`items` is exhausted.
 
     Attributes
     ----------
     not_judged
-        Lines on what could not be looked at.
+        A line for everything that could not be read.
     other_files
-        Number of files of other kinds.
+        Number of files that hold no model, data or notebook.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class TreeScan:
         self.other_files = 0
 
     def items(self, target: Path) -> Iterator[Item]:
-        """Yield what was recognized below a directory, or the one file."""
+        """Yield an item for each recognized file below a directory, or for the file if `target` is one."""
         if not target.is_dir():
             yield self._item(target, _judge(target, follow=True))
             return
@@ -65,7 +65,7 @@ class TreeScan:
                 if count > _MAX_FILES:
                     self.not_judged.append(f"{_shown(root)} has more than {pluralize(_MAX_FILES, 'file')}.")
                     return
-                # The cache of Hugging Face holds its models as links into the same directory.
+                # Hugging Face's cache has its models as links into the same directory.
                 yield _inside(path, root)
 
     def _on_error(self, error: OSError) -> None:
@@ -76,7 +76,7 @@ def _inside(path: Path, root: Path) -> Path:
     """Return the target of a link into the same directory, else the path itself."""
     if not path.is_symlink():
         return path
-    # Unlike Path.resolve, it has no error for links in a circle.
+    # Unlike Path.resolve, os.path.realpath does not raise for circular links.
     target = Path(os.path.realpath(path))
     return target if target.is_relative_to(os.path.realpath(root)) else path
 

@@ -1,7 +1,7 @@
-"""Packages of a bill of materials that any tool may have written: JSON of CycloneDX or SPDX 2.
+"""Read the packages in a bill of materials (SBOM) of any tool: CycloneDX or SPDX 2, in JSON.
 
-Packages are named by their package URLs. What has none, or one that is not valid, is counted: such a bill is
-judged in part, and that is said. Sources: cyclonedx.org/docs/1.6/json; spdx.github.io/spdx-spec/v2.3;
+Packages are identified by their package URLs. Entries with no valid package URL are counted, and a line in
+`not_judged` reports them. Sources: cyclonedx.org/docs/1.6/json; spdx.github.io/spdx-spec/v2.3;
 github.com/package-url/purl-spec.
 """
 
@@ -35,19 +35,19 @@ _PRINTABLE = re.compile(r"[!-~]+")
 
 
 class Bill(NamedTuple):
-    """What a bill of materials lists; `not_judged` says what of it could not be read."""
+    """The packages in a bill of materials; `not_judged` has a line for everything that could not be read."""
 
     packages: tuple[Package, ...]
     not_judged: tuple[str, ...]
 
 
 def is_bill(name: str) -> bool:
-    """Return whether a file's name says that it is a bill of materials."""
+    """Return whether a file is a bill of materials, judging by its name."""
     return _NAMES.fullmatch(name) is not None
 
 
 def read_bill(path: Path) -> Bill:
-    """Return the packages of a bill of materials; what can't be read is noted, and nothing is raised."""
+    """Return the packages in a bill of materials; problems are listed in `not_judged` instead of raised."""
     try:
         document: Any = json.loads(read_regular(path, _MAX_BYTES, follow=True))
     except (OSError, ValueError, RecursionError) as error:
@@ -66,7 +66,7 @@ def _unreadable(path: Path, reason: str) -> Bill:
 
 
 def _bill(path: Path, listed: "Iterator[_Listed | None]") -> Bill:
-    """Return the packages of entries, None for one that could not be read."""
+    """Return the bill of some entries, of which those that could not be read are None."""
     packages: dict[Package, None] = {}
     installed: set[str] = set()
     unread, count, has_sources, needs_sources = 0, 0, False, False
@@ -93,7 +93,7 @@ def _bill(path: Path, listed: "Iterator[_Listed | None]") -> Bill:
             f"Packages of the distribution in {path} could not be judged: it names no source packages, by "
             "which advisories go."
         )
-    # Only the advisories of a distribution that is listed, too, can replace those of an index.
+    # A distribution package replaces the owned package's advisories only if the bill lists it as well.
     owned = (each if each.owner in installed else each.model_copy(update={"owner": ""}) for each in packages)
     return Bill(tuple(dict.fromkeys(owned)), tuple(map(one_line, lines)))
 
@@ -106,7 +106,7 @@ class _Listed(NamedTuple):
 
 
 def _of_cyclonedx(document: Mapping[str, Any]) -> Iterator[_Listed | None]:
-    """Yield the components, also those inside of others; a system names the distribution alone."""
+    """Yield all components, nested ones too, except operating systems, which only name the distribution."""
     waiting = [document.get("components", [])]
     system = ""
     while waiting:
@@ -137,7 +137,7 @@ def _properties(component: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_spdx(document: Mapping[str, Any]) -> Iterator[_Listed | None]:
-    """Yield the packages; the one that the document describes, such as an image, may have no package URL."""
+    """Yield the packages; the one that the document describes, such as an image, needs no package URL."""
     listed = document.get("packages")
     if not isinstance(listed, list):
         yield None
@@ -160,7 +160,7 @@ def _of_spdx(document: Mapping[str, Any]) -> Iterator[_Listed | None]:
 
 
 def _package(listed: _Listed, path: str) -> Package | None:
-    """Return the package of a package URL; None for one that is not valid or has no version."""
+    """Return the package that a package URL names; None if the URL is not valid or has no version."""
     url, _, qualifiers = listed.url[:_MAX_TEXT].partition("#")[0].partition("?")
     kind, slash, rest = url.removeprefix("pkg:").strip("/").partition("/")
     name, at, version = rest.rpartition("@")
@@ -168,7 +168,7 @@ def _package(listed: _Listed, path: str) -> Package | None:
         return None
     kind, name, version = kind.lower(), unquote(name), unquote(version)
     if not _PRINTABLE.fullmatch(name + version):
-        # No index has such a package, so that it would pass for one without advisories.
+        # No index has a package with such a name, so it would look like one without advisories.
         return None
     query = {key: values[0] for key, values in parse_qs(qualifiers).items()}
     if kind not in _DISTRIBUTION_TYPES:
@@ -187,7 +187,7 @@ def _package(listed: _Listed, path: str) -> Package | None:
 
 
 def _ecosystem(vendor: str, distribution: str) -> str:
-    """Return OSV's ecosystem of a distribution such as ``debian-12``; empty if OSV has none."""
+    """Return OSV's ecosystem for a distribution such as ``debian-12``; empty if OSV has none."""
     family = _DISTRIBUTIONS.get(vendor, "")
     release = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}", distribution)
     if not family or release is None:

@@ -1,7 +1,7 @@
-"""Package databases of distributions: dpkg, apk and rpm, with the files that each package owns.
+"""Read the package databases of distributions: dpkg, apk and rpm, with the files that each package owns.
 
-A database that is cut off or has an entry without a name or version hides packages: its reader yields those
-that it can read, and raises at the end.
+A database that is truncated, or has an entry without a name or version, may hide packages: its reader yields
+the packages that it can read, and then raises.
 """
 
 import re
@@ -17,7 +17,7 @@ _SOURCE = re.compile(r"(\S+)(?:\s+\(([^)]+)\))?")
 _NAME, _VERSION, _RELEASE, _EPOCH, _SOURCE_RPM = 1000, 1001, 1002, 1003, 1044
 _DIR_INDEXES, _BASE_NAMES, _DIR_NAMES = 1116, 1117, 1118
 _STRING, _STRINGS, _I18N, _INT32 = 6, 8, 9, 4
-#: Distributions whose advisories name the source package.
+#: rpm distributions whose advisories name the source package.
 _BY_SOURCE = ("Rocky Linux", "openSUSE")
 
 
@@ -35,7 +35,7 @@ def read_dpkg(text: str, ecosystem: str, path: str) -> Iterator[Package]:
     for paragraph in paragraphs[:_MAX_PACKAGES]:
         fields = parser.parsestr(paragraph.lstrip("\n"))
         name, version = fields.get("Package"), fields.get("Version")
-        # Distroless images have no Status, and checksums beside their entries.
+        # Entries in distroless images have no Status, and come with files of checksums.
         if not fields.get("Status", "x installed").endswith(" installed") or (
             not name and "/status.d/" in path
         ):
@@ -56,7 +56,7 @@ def read_dpkg(text: str, ecosystem: str, path: str) -> Iterator[Package]:
 
 
 def _check_complete(text: str, broken: int, entries: int) -> None:
-    """Raise for a database of text that has broken entries, or too many, or is cut off."""
+    """Raise if a text database has broken entries, has too many, or is truncated."""
     if entries > _MAX_PACKAGES:
         raise ValueError(f"it has more than {_MAX_PACKAGES} entries")
     if broken:
@@ -131,14 +131,14 @@ def read_rpm(content: bytes, ecosystem: str, path: str) -> Iterator[tuple[Packag
 def _blobs(content: bytes) -> Iterator[bytes]:
     if content[:15] != b"SQLite format 3":
         raise ValueError("it is not a database of SQLite")
-    # In memory there is no write-ahead log: 1 in these bytes means a database without one.
+    # A database in memory has no write-ahead log, so mark it as one without (1 in these two header bytes).
     content = content[:18] + b"\x01\x01" + content[20:]
     database = sqlite3.connect(":memory:")
     try:
         database.deserialize(content)
         database.execute("PRAGMA trusted_schema = OFF")
         steps = iter(range(1_000))
-        # A hostile view could run for ever: it is ended after a number of steps.
+        # A hostile view could run forever: end the query after a number of steps.
         database.set_progress_handler(lambda: next(steps, None) is None, 1_000_000)
         kind = database.execute("SELECT type FROM sqlite_master WHERE name = 'Packages'").fetchone()
         if kind != ("table",):

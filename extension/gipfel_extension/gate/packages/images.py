@@ -1,4 +1,4 @@
-"""The files of a directory, an image or an OCI archive that tell its distribution and its packages."""
+"""Extract the files that describe distribution and packages of a directory, an image or an OCI archive."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def is_squashfs(path: Path) -> bool:
 
 @contextmanager
 def image_files(path: Path) -> Iterator[dict[str, Path]]:
-    """Provide the files that matter, by their path in the image.
+    """Provide the files that describe packages, by their path in the image; for use in a ``with`` statement.
 
     Raises
     ------
@@ -91,14 +91,14 @@ def _unpack(argv: tuple[str, ...], path: Path) -> None:
         done = subprocess.run(argv, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise Unreadable(f"Reading {path} took longer than {_TIMEOUT_S} s.") from None
-    # As a plain user it can't set owners, which it reports with status 2.
+    # Status 2 reports that owners could not be set, as always for a plain user.
     if done.returncode not in (0, 2):
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise Unreadable(f"{path} can't be read: {lines[-1][:200] if lines else 'unsquashfs failed'}.")
 
 
 def _of_archive(path: Path, target: Path) -> dict[str, Path]:
-    """Apply the layers of an archive in their order, with what they remove.
+    """Apply the layers of an archive in their order, including removals.
 
     Source: OCI image-spec, layer.md.
     """
@@ -143,11 +143,11 @@ def _check_count(files: dict[str, Any]) -> None:
 
 
 def image_text(path: Path) -> str:
-    """Return a file of an image as text; invalid bytes are replaced."""
+    """Return an extracted file as text, with invalid bytes replaced."""
     return read_regular(path, MAX_BYTES).decode(errors="replace")
 
 
-#: Kind of a file by its path without a leading slash; the first that matches counts.
+#: Kind of a file and a pattern for its path without a leading slash; the first match counts.
 _KINDS = (
     ("os-release", r"(?:etc|usr/lib)/os-release"),
     ("dpkg", r"var/lib/dpkg/(?:status|status\.d/[^/]+)"),
@@ -161,24 +161,24 @@ _KINDS = (
     ("npm", r"(?:.+/)?node_modules/(?:@[^/]+/)?[^/]+/package\.json"),
     ("go", r"(?:usr/local/bin|usr/local/go/bin|(?:root/|home/[^/]+/)?go/bin|opt/[^/]+/bin|app)/[^/.]+"),
 )
-#: One pattern, since an image has a hundred thousand files; the number of a group is that of its kind.
+#: All patterns in one, since an image may have 100 000 files; group numbers are positions in `_KINDS`.
 _ANY_KIND = re.compile("|".join(f"({pattern})" for _, pattern in _KINDS))
-#: Kinds of files that have all packages of a distribution.
+#: Kinds of files that are the package database of a distribution.
 DATABASES = frozenset(("dpkg", "apk", "rpm"))
 MAX_FILES = 50_000
-#: Bytes that are read of one file.
+#: Largest size of one extracted file, in bytes.
 MAX_BYTES = 256 << 20
 _OSV_NAMES = {"debian": "Debian", "alpine": "Alpine", "rocky": "Rocky Linux", "almalinux": "AlmaLinux"}
 
 
 def kind_of(path: str) -> str:
-    """Return what a file says about packages; empty for most files."""
+    """Return the kind of a file that describes packages, by its path; empty for all others."""
     found = _ANY_KIND.fullmatch(path)
     return _KINDS[found.lastindex - 1][0] if found and found.lastindex else ""
 
 
 def distribution(os_release: Mapping[str, str]) -> str:
-    """Return OSV's ecosystem of a distribution by its ``os-release``; empty if OSV has none."""
+    """Return OSV's ecosystem for a distribution, given its ``os-release``; empty if OSV has none."""
     name, version = os_release.get("ID", ""), os_release.get("VERSION_ID", "")
     major = version.partition(".")[0]
     if not version:

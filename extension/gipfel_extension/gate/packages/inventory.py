@@ -1,7 +1,7 @@
-"""All packages of an image, and who owns those of Python.
+"""List all packages in an image, and which distribution packages own Python packages.
 
-Packages of languages come first: Python, Conda, npm, and modules that are built into Go programs.
-:class:`Inventory` takes them all, with those of distributions (`databases`).
+The readers of language packages come first: Python, Conda, npm, and modules built into Go programs.
+:class:`Inventory` combines them with the packages of the distribution (`databases`).
 """
 
 import json
@@ -20,14 +20,15 @@ from .images import DATABASES, MAX_BYTES, distribution, image_files, image_text,
 
 _HEADERS = 1 << 16
 _GO_MAGIC = b"\xff Go buildinf:"
-#: Marks around the text of modules. Source: ``runtime/debug.modinfo`` and cmd/go/internal/modload/build.go.
+#: Marks around the list of modules in a Go program. Source: ``runtime/debug.modinfo`` and
+#: cmd/go/internal/modload/build.go.
 _GO_START = b"\x30\x77\xaf\x0c\x92\x74\x08\x02\x41\xe1\xc1\x07\xe6\xd6\x18\xe6"
 _GO_END = b"\xf9\x32\x43\x31\x86\x18\x20\x72\x00\x82\x42\x10\x41\x16\xd8\xf2"
 _GO_VERSION = re.compile(rb"go(\d+\.\d+(?:\.\d+)?)")
 
 
 def read_python(text: str, path: str) -> Package:
-    """Return the package of a ``METADATA`` or ``PKG-INFO``.
+    """Return the package that a ``METADATA`` or ``PKG-INFO`` file describes.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def read_python(text: str, path: str) -> Package:
 
 
 def read_conda(text: str, path: str) -> Package:
-    """Return the package of a file of ``conda-meta``; OSV has no advisories for Conda.
+    """Return the package that a file in ``conda-meta`` describes; OSV has no advisories for Conda.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def read_npm(text: str, path: str) -> Package | None:
     """Return the package of a ``package.json`` in ``node_modules``; None for one that is not a package."""
     document = json.loads(text)
     if isinstance(document, dict) and not ({"name", "version"} <= set(document)):
-        # Parts of packages have a package.json without a name.
+        # Subdirectories of packages may have a package.json without a name.
         return None
     return _named(document, "npm", path)
 
@@ -83,7 +84,7 @@ def read_npm_lock(text: str, path: str) -> Iterator[Package]:
 
 
 def read_go(content: bytes, path: str) -> Iterator[Package]:
-    """Yield the modules of a Go program, and Go itself; nothing of another program."""
+    """Yield the modules built into a Go program, and Go itself; nothing for other programs."""
     start = content.find(_GO_START)
     if content[:4] != b"\x7fELF" or _GO_MAGIC not in content:
         return
@@ -98,7 +99,7 @@ def read_go(content: bytes, path: str) -> Iterator[Package]:
     for line in text.splitlines():
         fields = line.split("\t")
         if fields[0] == "=>" and len(fields) >= 3:
-            # It replaces the module of the line before.
+            # A line "=>" names a module that replaces the one on the line before.
             held = fields[1:3]
         elif fields[0] == "dep" and len(fields) >= 3:
             yield from _go_module(held, path)
@@ -124,9 +125,9 @@ class Inventory:
     Attributes
     ----------
     packages
-        Each once, in the order of files.
+        Every package once, in the order of the files.
     not_judged
-        Lines on what could not be read.
+        A line for everything that could not be read.
     os_release
         The values of the image's ``os-release``; empty if it has none.
     """
@@ -154,7 +155,7 @@ class Inventory:
         return {}
 
     def _of(self, path: str, place: Path) -> list[Package]:
-        """Return the packages of one file, those before what is broken, which is noted."""
+        """Return the packages in one file; if it is broken, those before the broken place, and note it."""
         found: list[Package] = []
         try:
             found.extend(self._read(kind_of(path), path, place))
@@ -197,7 +198,7 @@ class Inventory:
 
 
 def _order(path: str) -> tuple[bool, str]:
-    """Read the databases of distributions first: they say who owns the rest."""
+    """Return a sort key that puts the databases of distributions first: they say which files they own."""
     return kind_of(path) in _LANGUAGES, path
 
 

@@ -1,7 +1,8 @@
-"""Results of scanned files, kept by what changes with a file's content.
+"""Cache the results of scanned files until the files change.
 
-An entry belongs to a file (its device, inode, size, modification and change time) and to the code of this
-package, so that a new rule scans again. Results that could not be judged are not kept.
+The key of an entry is a file's device, inode, size, modification and change time, and the code of this
+package, so that files are scanned again after an update of the rules. Results with anything not judged are
+not cached.
 """
 
 import functools
@@ -26,12 +27,13 @@ from ..model import Item, Package, Vulnerability
 
 _MAX_ENTRY_BYTES = 64 << 20
 _MAX_ENTRIES = 200
-#: A file that changed so recently may change again without a new time: file systems count in steps.
+#: Seconds since a file's last change before its result is cached: file systems have coarse times, so that a
+#: file may change twice without a new time.
 _SETTLED_S = 2.0
 
 
 class FilePart(Frozen):
-    """Findings of the scan of one target. ``digest`` is that of an image's content, ``sha256:…``."""
+    """Result of scanning one target; ``digest`` is an image's ``sha256:…``, empty for other targets."""
 
     items: tuple[Item, ...] = ()
     packages: tuple[Package, ...] = ()
@@ -43,7 +45,11 @@ class FilePart(Frozen):
 
 
 class Matched(Frozen):
-    """Vulnerabilities of packages; ``newest_s`` is the age's begin, in seconds since 1970."""
+    """Vulnerabilities of packages.
+
+    ``newest_s`` is the time from which the age of the advisories counts, in seconds since 1970; None if no
+    archive was read.
+    """
 
     vulnerabilities: tuple[Vulnerability, ...] = ()
     not_judged: tuple[str, ...] = ()
@@ -60,9 +66,9 @@ _Kept = TypeVar("_Kept", FilePart, Matched)
 
 
 class ScanCache:
-    """Results in a directory of the user's own; without a directory it keeps nothing.
+    """A cache of results in one of the user's directories; without a directory, nothing is cached.
 
-    `digests` is the user's cache of images' digests, which jobs share.
+    `digests` is the path of the user's cache of image digests, which jobs share.
     """
 
     def __init__(self, folder: Path | None, digests: Path | None = None) -> None:
@@ -70,23 +76,23 @@ class ScanCache:
         self.digests = digests
 
     def part(self, target: Path, status: os.stat_result, options: str) -> FilePart | None:
-        """Return the result of a file that has not changed since."""
+        """Return the cached result of a file; None if there is none or the file has changed since."""
         entry = self._read(f"{os.path.realpath(target)} {options}", _key(status))
         return entry.part if entry else None
 
     def keep_part(self, target: Path, status: os.stat_result, options: str, part: FilePart) -> None:
-        """Keep the result of a file, unless something was not judged or the file may still change."""
+        """Cache the result of a file, unless something was not judged or the file may still change."""
         settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED_S
         if settled and not part.not_judged and _key(target.stat()) == _key(status):
             self._write(f"{os.path.realpath(target)} {options}", _Entry(key=_key(status), part=part))
 
     def matched(self, packages: Sequence[Package], state: str) -> Matched | None:
-        """Return the vulnerabilities of packages by a mirror in a state."""
+        """Return the cached vulnerabilities of packages for a mirror's state (`Mirror.state`), or None."""
         entry = self._read(_digest_of(packages), f"{_code()} {state}")
         return entry.matched if entry else None
 
     def keep_matched(self, packages: Sequence[Package], state: str, matched: Matched) -> None:
-        """Keep the vulnerabilities of packages."""
+        """Cache the vulnerabilities of packages for a mirror's state."""
         self._write(_digest_of(packages), _Entry(key=f"{_code()} {state}", matched=matched))
 
     def _path(self, name: str) -> Path | None:
@@ -106,7 +112,7 @@ class ScanCache:
         path = self._path(name)
         if path is None:
             return
-        # Without a cache the next scan takes longer, and finds the same.
+        # A failure to write is harmless: the next scan only takes longer.
         with suppress(OSError):
             make_private(path.parent)
             write_atomically(path, entry.model_dump_json())
@@ -149,7 +155,7 @@ def _digest_of(packages: Sequence[Package]) -> str:
 
 @functools.cache
 def _code() -> str:
-    """Return what changes with the rules: the content of the modules that have them."""
+    """Return a digest that changes with the rules, computed from the source of the modules that have them."""
     digest = hashlib.sha256()
     for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), Path(installs.__file__)):
         digest.update(read_regular(path, _MAX_ENTRY_BYTES, follow=True))

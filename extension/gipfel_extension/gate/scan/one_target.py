@@ -1,6 +1,6 @@
-"""Scan one target by its kind: a file of dependencies, a bill of materials, a model, an image, a directory.
+"""Scan one target according to its kind: dependency file, bill of materials, model, image or directory.
 
-It imports all readers of formats, so `targets` imports it only if no result was kept.
+This module imports all format readers, so `targets` imports it only if the cache has no result.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ _MAX_TEXT_BYTES = 16 << 20
 
 
 def scan_target(target: Path, digests: Path | None, index: PackageIndex, *, packages_only: bool) -> FilePart:
-    """Return what was found in one file, directory or image; `digests` is the user's cache of digests."""
+    """Return the result of scanning one file, directory or image; `digests` is the user's digest cache."""
     index = index.unused()
     image = target.is_file() and is_image(target)
     if target.is_file() and not image and is_dependency_file(target.name):
@@ -54,7 +54,7 @@ def scan_target(target: Path, digests: Path | None, index: PackageIndex, *, pack
 
 
 def _dependencies(target: Path, index: PackageIndex) -> FilePart:
-    """Judge one file of dependencies."""
+    """Judge one dependency file."""
     name = shown(str(target))
     try:
         found = dependency_findings(target.name, read_regular(target, _MAX_TEXT_BYTES, follow=True), index)

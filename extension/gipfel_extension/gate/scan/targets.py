@@ -1,6 +1,6 @@
-"""Scan a path: models, data and notebooks, packages and their vulnerabilities, other files.
+"""Scan paths: models, data and notebooks, packages and their vulnerabilities, other files.
 
-Exceptions are findings that someone has judged and accepted, with a reason and a last day.
+An exception accepts a finding that somebody has reviewed, with a reason and a last day.
 """
 
 import os
@@ -30,11 +30,11 @@ _MAX_EXCEPTIONS = 2000
 
 
 class ScanException(Frozen):
-    """One ``[[exception]]`` of a file.
+    """One ``[[exception]]`` in a file of exceptions.
 
-    ``rule`` is that of a finding, or the ID or an alias of an advisory; ``path`` is a pattern for the path of
-    an item, as of ``fnmatch``; ``package`` is the name of a package. ``until`` is the last day, ``by`` who
-    accepted it, by default the owner of the file.
+    ``rule`` is the rule of a finding, or the ID or an alias of an advisory; ``path`` is an ``fnmatch``
+    pattern for the path of an item; ``package`` is the name of a package. ``until`` is the last day, and
+    ``by`` is the person who accepted the finding, by default the owner of the file.
     """
 
     rule: Annotated[OneLine, Field(min_length=1, max_length=200)]
@@ -53,7 +53,7 @@ class ScanException(Frozen):
 
 
 class Exceptions:
-    """Exceptions that are valid today; ``notes`` has a line for each that has ended."""
+    """The exceptions that are valid today; ``notes`` has a line for each that has expired."""
 
     def __init__(self, entries: Iterable[ScanException] = (), *, today: date) -> None:
         found = list(entries)
@@ -63,7 +63,7 @@ class Exceptions:
         ]
 
     def of_items(self, items: Sequence[Item]) -> tuple[list[Item], list[Excepted]]:
-        """Return the items without excepted findings, and what was excepted."""
+        """Return the items without the accepted findings, and the accepted findings."""
         left, excepted = [], []
         for item in items:
             kept = []
@@ -85,7 +85,7 @@ class Exceptions:
     def of_vulnerabilities(
         self, vulnerabilities: Sequence[Vulnerability]
     ) -> tuple[list[Vulnerability], list[Excepted]]:
-        """Return the vulnerabilities that are not excepted, and what was."""
+        """Return the vulnerabilities that were not accepted, and those that were."""
         left, excepted = [], []
         for each in vulnerabilities:
             names = {each.id, *each.aliases}
@@ -115,7 +115,7 @@ def _covers(exception: ScanException, path: str, rule: str) -> bool:
 
 
 def read_exceptions(path: Path, *, today: date) -> Exceptions:
-    """Return the exceptions of a TOML file.
+    """Return the exceptions in a TOML file.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def read_exceptions(path: Path, *, today: date) -> Exceptions:
 
 
 def _owner(path: Path) -> str:
-    """Return the name of a file's owner, or the number of one without a name."""
+    """Return the user name of a file's owner, or the user ID if it has no name."""
     try:
         return path.owner()
     except KeyError:
@@ -165,18 +165,18 @@ def scan_targets(
     packages_only: bool = False,
     index: PackageIndex | None = None,
 ) -> ScanDocument:
-    """Return what was found in files, directories and images.
+    """Scan files, directories and images, and return the combined document.
 
     Parameters
     ----------
     advisories
-        Directory of a mirror of OSV; None if there is none, so that packages can't be judged.
+        Directory of an OSV mirror; without one (None), packages can't be judged.
     max_age_s
-        Seconds after which advisories are too old.
+        Age in seconds above which advisories are too old.
     packages_only
-        Whether to leave out all files that say nothing about packages, and the digest.
+        Whether to read only files that describe packages, and to leave out the digest of images.
     index
-        What is known of packages by their names; by default what the environment names.
+        Index in which packages are looked up by name; by default the one that the environment configures.
 
     Raises
     ------
@@ -227,14 +227,14 @@ def _part(target: Path, cache: ScanCache, index: PackageIndex, *, packages_only:
 
 
 def _scanned(target: Path, cache: ScanCache, index: PackageIndex, *, packages_only: bool) -> FilePart:
-    # A kept result needs none of the readers, whose import takes longer than its lookup.
+    # Imported here, since importing the readers takes longer than looking up a cached result.
     from .one_target import scan_target  # noqa: PLC0415
 
     return scan_target(target, cache.digests, index, packages_only=packages_only)
 
 
 def _with_support(part: FilePart, name: str) -> FilePart:
-    """Add whether the distribution is still supported, which changes with the day."""
+    """Add a finding if the distribution's support has ended; not cached, since it depends on the day."""
     if finding := support_finding(part.os_release, datetime.now(UTC).date()):
         item = Item(path=name, verdict="plain", findings=(finding,))
         return part.model_copy(update={"items": (*part.items, item)})

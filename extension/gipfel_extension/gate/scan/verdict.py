@@ -1,7 +1,7 @@
-"""Judge an image by its packages and a mirror of advisories, for a form, a terminal and the record.
+"""Judge an image by its packages and a mirror of advisories, for the form, the terminal and the run record.
 
-``python -I -m gipfel_extension.gate.scan.verdict [--keep=DIRECTORY] -- IMAGE`` prints the verdict as JSON, as
-the user, for the hub and a job's broker. `gipfel_cluster.image_verdict` applies the site's policy to it.
+The hub and a job's broker run ``python -I -m gipfel_extension.gate.scan.verdict [--keep=DIRECTORY] -- IMAGE``
+as the user, which prints the verdict as JSON. `gipfel_cluster.image_verdict` applies the site's policy to it.
 """
 
 import json
@@ -34,7 +34,7 @@ from .cache import ScanCache
 from .targets import Exceptions, read_exceptions, scan_targets
 
 if TYPE_CHECKING:
-    # It imports all of the scheduler, which a verdict for a form can do without.
+    # Only for types: it imports all of the scheduler, which a verdict for a form does not need.
     from gipfel_cluster.workloads.submission import SubmissionContext
 
 _DAY_S = 86400.0
@@ -46,10 +46,10 @@ _SERIOUS: Severity = "high"
 
 
 def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> SecurityVerdict:
-    """Return the verdict on an image of this machine; one in a registry can't be judged.
+    """Return the verdict on an image on this machine; an image in a registry can't be judged.
 
-    It takes seconds for an image that is new, and milliseconds afterwards. It never raises: what can't be
-    read is not judged.
+    This takes seconds for a new image, and milliseconds for one with a cached result. Nothing is raised: an
+    image that can't be read counts as not judged.
     """
     policy, configured = policy_of(environment), environment.get(POLICY)
     if configured and configured != policy:
@@ -76,7 +76,7 @@ def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> Se
 
 
 def summarize(document: ScanDocument, image: str, policy: Policy) -> SecurityVerdict:
-    """Return the verdict of a scan."""
+    """Return the verdict on an image, given the document of its scan."""
     counts = Counter(each.severity for each in document.vulnerabilities)
     age_s = document.advisories_age_s
     not_judged = tuple(one_line(each)[:_MOST_LETTERS] for each in document.not_judged[:_MOST_NOT_JUDGED])
@@ -100,7 +100,7 @@ def summarize(document: ScanDocument, image: str, policy: Policy) -> SecurityVer
 
 
 class FilesVerdict(Frozen):
-    """Verdict on files that a job is about to load, by the site's policy."""
+    """Verdict on files that a job is about to load, according to the site's policy."""
 
     level: Level
     line: str
@@ -108,9 +108,9 @@ class FilesVerdict(Frozen):
 
 
 def judge_files(paths: Sequence[Path], environment: Mapping[str, str]) -> FilesVerdict | None:
-    """Return the verdict on files; None where none is malicious, unclear, or has a serious finding.
+    """Return the verdict on files; None if none is malicious, not understood, or has a serious finding.
 
-    Nothing is loaded. ``refuse`` keeps malicious files from starting, and those that can't be judged.
+    Nothing is loaded. The policy ``refuse`` refuses malicious files and files that can't be judged.
     """
     refuses = policy_of(environment) == "refuse"
     cache = ScanCache(user_cache("scans", environment))
@@ -160,9 +160,9 @@ def judge_start(
     Parameters
     ----------
     image
-        The image of the job's EDF as its host sees it; empty without one.
+        Path of the image in the job's EDF, as seen outside the container; empty if there is none.
     files
-        Files that it loads, such as its notebook.
+        Files that the job loads, such as its notebook.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _exceptions(environment: Mapping[str, str]) -> Exceptions:
 
 
 def main() -> int:
-    """Print the verdict on the image of the command line, and keep it if that is asked."""
+    """Print the verdict on the image named on the command line; ``--keep`` also writes it to a directory."""
     arguments = sys.argv[1:]
     keep = ""
     if arguments and arguments[0].startswith("--keep="):
