@@ -1,1 +1,1 @@
-"""Build container images as a plain user, with what they are made of, and signed."""
+"""Build container images as a plain user, with a bill of materials, provenance and a signature."""

@@ -1,8 +1,8 @@
 """Build a SquashFS image from a Containerfile, as a plain user, on the node that this runs on.
 
-The image and the files beside it grow in a hidden directory, and are moved to their places when all of them
-are whole. The same inputs give the same bytes: entries are sorted, times are 0, and what only records how the
-build went (logs, caches, lists of packages) is left out.
+The image and the files beside it are written in a hidden directory, and moved to their final paths when all
+of them are complete. The same inputs give the same bytes: entries are sorted, times are 0, and files that
+only record how the build went (logs, caches, package lists) are left out.
 """
 
 import json
@@ -32,9 +32,11 @@ from .podman import Podman, open_podman
 from .provenance import SUFFIX as PROVENANCE
 from .provenance import Record, beside, find_key, sign, statement
 
+#: Memory that mksquashfs may use; its default is a quarter of the machine's, which may exceed the job's.
 _MEMORY = "1G"
+#: Most bytes of the file into which podman writes the image's ID.
 _ID_BYTES = 200
-#: Differs between two runs of the same commands, and no program of an image needs it.
+#: Patterns of files that differ between two runs of the same commands, and that no program in an image needs.
 LEFT_OUT = (
     *("var/log/apt/*", "var/log/dpkg.log", "var/log/alternatives.log", "var/log/bootstrap.log"),
     *("var/cache/ldconfig/aux-cache", "var/cache/apt/*", "var/lib/apt/lists/*", "var/cache/debconf/*-old"),
@@ -57,7 +59,7 @@ exec {entrypoint} {command}
 
 
 class BuildJob(Frozen):
-    """Resources of a job of the build's own; the scheduler's defaults where a text is empty."""
+    """Resources of a separate job for a build; an empty text or 0 stands for the scheduler's default."""
 
     scheduler: OneLine = ""
     partition: OneLine = ""
@@ -70,18 +72,21 @@ class BuildJob(Frozen):
 
 
 class BuildSpec(Frozen):
-    """The request of a build. ``base`` replaces the image of the first FROM; paths are absolute.
+    """What to build, and how; paths are absolute.
 
-    ``job`` is None for a build on the machine of the command.
+    ``base`` replaces the image of the first FROM. ``key`` is the path of the key to sign with; if it is
+    empty, one is searched for, and ``signed`` False builds without a signature. ``job`` is None for a build
+    on the machine where the command runs.
     """
 
     containerfile: OneLine
     target: OneLine
     context: OneLine = ""
     base: OneLine = ""
-    #: Values of ARG; they are part of the record, so none may be secret.
+    #: Values of ARG; they are recorded in the provenance, so none may be secret.
     arguments: Mapping[str, OneLine] = {}
-    #: Directories of this machine that the Containerfile may mount: it may be another person's.
+    #: Directories on this machine that the Containerfile may mount. It may be somebody else's, so it mounts
+    #: no others.
     mounts: tuple[OneLine, ...] = ()
     network: bool = True
     key: OneLine = ""
@@ -93,14 +98,17 @@ class BuildSpec(Frozen):
     @field_validator("arguments")
     @classmethod
     def _are_names(cls, arguments: Mapping[str, str]) -> Mapping[str, str]:
-        # podman reads them from its environment, which they must not change otherwise.
+        # podman reads the values from its environment; they must not change its other variables.
         check_variables(arguments, "CONTAINERS_")
         return arguments
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The surroundings of a build: where its output goes, and how it is stopped."""
+    """Environment of a build: where its output goes, and how it is stopped.
+
+    ``report`` gets a line for each step. ``is_stopping`` is polled; the build stops when it returns True.
+    """
 
     log: BinaryIO
     environment: Mapping[str, str]
@@ -110,7 +118,7 @@ class BuildContext:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """The files of a finished build; ``signature`` is None for an unsigned one, and ``note`` says why."""
+    """The files of a finished build; ``signature`` is None for an unsigned image, and ``note`` says why."""
 
     image: Path
     edf: Path
@@ -134,14 +142,14 @@ class BuiltImage:
 
 
 def build(spec: BuildSpec, context: BuildContext) -> BuiltImage:
-    """Build an image with the files beside it; nothing half made stays.
+    """Build an image with the files beside it; after a failure, no partial files are left.
 
     Raises
     ------
     GipfelError
-        Something is missing, a command of the Containerfile failed, or a disk is full.
+        A program or file is missing, a command in the Containerfile failed, or a disk is full.
     Stopped
-        The build was asked to stop.
+        ``context.is_stopping`` returned True.
     """
     started = utc_now()
     target, file = check_build(spec)
@@ -186,12 +194,12 @@ def build(spec: BuildSpec, context: BuildContext) -> BuiltImage:
 
 
 def check_build(spec: BuildSpec) -> tuple[Path, Containerfile]:
-    """Return the target and the Containerfile of a build.
+    """Check whether a build can start; return its target and its Containerfile.
 
     Raises
     ------
     GipfelError
-        The target exists or can't be made, or the Containerfile can't be read.
+        The target exists or can't be written, or the Containerfile can't be read.
     """
     target = Path(spec.target).absolute()
     if target.suffix != ".sqsh":
@@ -208,7 +216,7 @@ def check_build(spec: BuildSpec) -> tuple[Path, Containerfile]:
 def _build_layers(
     spec: BuildSpec, file: Containerfile, podman: Podman, work: Path, context: BuildContext
 ) -> tuple[str, list[Input]]:
-    """Run the Containerfile; return the image's ID, and the images that it began with."""
+    """Run the Containerfile; return the image's ID, and the images that it started from."""
     base, taken, options = spec.base or file.base, [], []
     if base:
         digests = user_cache(DIGESTS, context.environment)
@@ -225,7 +233,7 @@ def _build_layers(
             raise GipfelError(f"{mount}, which the Containerfile mounts, is not a directory here.", "")
         options += ["--volume", f"{mount}:{mount}:ro"]
     identifier = work / "id"
-    # Values come from the environment: those in an argv can be seen by every user of the node.
+    # Pass values in the environment: every user of the node can see the values in an argv.
     options += [word for name in spec.arguments for word in ("--build-arg", name)]
     network = ["--isolation", "chroot", "--network", "host"] if spec.network else ["--network", "none"]
     podman.podman(
@@ -243,7 +251,7 @@ def _build_layers(
 
 
 def _read_image_id(path: Path) -> str:
-    """Return the ID that podman has written into a file."""
+    """Return the image ID that podman has written into a file."""
     return read_regular(path, _ID_BYTES).decode().strip().removeprefix("sha256:")
 
 
@@ -253,7 +261,7 @@ def _pulled(name: str, podman: Podman) -> Input:
 
 
 def _configuration(about: dict[str, Any]) -> dict[str, Any]:
-    """Return what a SquashFS image can't hold of an image's OCI configuration, without empty values."""
+    """Return the parts of an OCI configuration that a SquashFS image can't hold, without empty values."""
     found = about.get("Config") or {}
     pairs = (text.partition("=") for text in found.get("Env") or ())
     variables = {name: value for name, _, value in pairs if name != "SOURCE_DATE_EPOCH"}
@@ -267,7 +275,7 @@ def _configuration(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_configuration(image: str, configuration: dict[str, Any], podman: Podman, work: Path) -> str:
-    """Add ``/etc/environment`` and ``/etc/rc``, which engines read instead of the OCI configuration."""
+    """Add ``/etc/environment`` and ``/etc/rc``, which replace the OCI configuration; return the image's ID."""
     folder = work / "configuration"
     folder.mkdir()
     (folder / "environment").write_text(environment_file(configuration.get("env", {})))
@@ -283,7 +291,7 @@ def _with_configuration(image: str, configuration: dict[str, Any], podman: Podma
 
 
 def environment_file(variables: Mapping[str, str]) -> str:
-    """Return ``/etc/environment`` for variables; `parse_environment` reads the same values from it.
+    """Return the text of ``/etc/environment``, from which `parse_environment` reads the same variables.
 
     Raises
     ------
@@ -304,7 +312,7 @@ def environment_file(variables: Mapping[str, str]) -> str:
 
 
 def entry_script(configuration: Mapping[str, Any]) -> str:
-    """Return ``/etc/rc``, which changes to the image's directory and starts its entry point."""
+    """Return the text of ``/etc/rc``, which changes to the working directory and runs the entry point."""
     text = _RC.format(
         workdir=shlex.quote(configuration.get("workdir") or "/"),
         entrypoint=shlex.join(configuration.get("entrypoint") or ()),
@@ -319,7 +327,7 @@ def _tools(podman: Podman) -> dict[str, str]:
 
 
 class Signing(NamedTuple):
-    """The key to sign with, None for none; whether a build fails without a signature."""
+    """The key to sign with, or None; if `required`, a build without a signature fails."""
 
     key: Path | None
     required: bool
@@ -327,7 +335,7 @@ class Signing(NamedTuple):
 
 
 def _finish(squashed: Path, target: Path, record: Record, signing: Signing, base_edf: str) -> BuiltImage:
-    """Write EDF, bill of materials, provenance and signature, and move all to their places."""
+    """Write EDF, bill of materials, provenance and signature, and move all files to their final paths."""
     os.chmod(squashed, 0o666 & ~_umask())  # noqa: PTH101 - mksquashfs makes it for the namespace's root
     found = Inventory(squashed)
     sha256 = hash_file(squashed)
@@ -373,7 +381,7 @@ def _signed(path: Path, signing: Signing) -> tuple[Path | None, str]:
 
 
 def _install(files: list[Path], target: Path) -> list[Path]:
-    """Move the files of a build beside the target, the image last: there is never one without the others."""
+    """Move the files of a build beside the target, the image last, so that it never lacks the others."""
     moved = [target.parent / each.name for each in files]
     (target.parent / f"{target.name}{PROVENANCE}.sig").unlink(missing_ok=True)
     for each in files:

@@ -1,6 +1,6 @@
-"""What a build begins with: a Containerfile with the files that it adds, and the image of its first FROM.
+"""Inputs of a build: a Containerfile, the files that it adds, and the base image of its first FROM.
 
-``gipfel image save-environment`` writes such lines, so that the file alone says what it is built on:
+``gipfel image save-environment`` writes comments like these, so that a build needs no further options:
 
 .. code-block:: docker
 
@@ -8,8 +8,8 @@
     # gipfel: edf /home/me/.edf/pytorch.toml
     # gipfel: mount /srv/packages
 
-The image is a tar file, a SquashFS image, a directory, an OCI archive, or Debian. Each becomes an image in
-podman's store, named after what it was made from, so that it is made once.
+The base is a tar file, a SquashFS image, a directory, an OCI archive, or Debian packages. It is imported into
+podman's store under a name that identifies its content, so that later builds use it again.
 """
 
 import hashlib
@@ -41,16 +41,16 @@ _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE
 
 
 class Input(Frozen):
-    """Input of a build: a file, a directory or an image, and the SHA-256 of its content."""
+    """An input of a build (file, directory or image) with the SHA-256 of its content."""
 
     name: str
     sha256: str
 
 
 class Containerfile(Frozen):
-    """A Containerfile; ``base``, ``edf`` and ``mounts`` are from its lines for Gipfel.
+    """A Containerfile; ``base``, ``edf`` and ``mounts`` are from its ``# gipfel:`` comments.
 
-    ``edf`` is the base of the EDF that a build writes.
+    ``edf`` is the EDF that the EDF written by a build is based on.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Containerfile(Frozen):
     mounts: tuple[str, ...] = ()
 
     def images(self) -> tuple[str, ...]:
-        """Return the images that its FROM instructions name, without its own stages and ``scratch``."""
+        """Return the images that FROM instructions name, without the file's own stages and ``scratch``."""
         found: dict[str, None] = {}
         stages = {"scratch"}
         for line in self.instructions:
@@ -73,7 +73,7 @@ class Containerfile(Frozen):
         return tuple(found)
 
     def inputs(self) -> tuple[Input, ...]:
-        """Return the files and directories of the context that it adds, with their hashes.
+        """Return the files and directories that ADD and COPY read from the context, with their hashes.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class Containerfile(Frozen):
 
 
 def read_containerfile(path: Path, context: Path | None = None) -> Containerfile:
-    """Read a Containerfile, or the one of a directory.
+    """Read a Containerfile, or the one in a directory.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def read_containerfile(path: Path, context: Path | None = None) -> Containerfile
 
 
 def _added(line: str) -> Iterator[str]:
-    """Yield the sources in the context that an ADD or COPY instruction names."""
+    """Yield the sources that an ADD or COPY instruction reads from the context."""
     word, _, rest = line.partition(" ")
     if word.upper() not in {"ADD", "COPY"}:
         return
@@ -143,7 +143,7 @@ def _added(line: str) -> Iterator[str]:
 
 
 def _hash(context: Path, name: str) -> str:
-    """Return the SHA-256 of a file, or of the listing of what a directory or a pattern stands for."""
+    """Return the SHA-256 of a file, or of a listing of the files in a directory or matching a pattern."""
     pattern = os.path.normpath(name.lstrip("/"))
     if pattern.startswith(".."):
         raise GipfelError(f"{name} is outside of {context}.", "Copy it there.")
@@ -191,21 +191,21 @@ _TAR = 'tar --sort=name --mtime=@0 --numeric-owner -C "$1" -cf "$2" .'
 def load_base(
     base: str, podman: Podman, work: Path, digests: Path | None, report: Callable[[str], None]
 ) -> tuple[str, Input]:
-    """Make a base available in podman's store; return its name there and its digest.
+    """Make a base image available in podman's store; return its name there, and its name and digest as input.
 
     Parameters
     ----------
     base
-        A path, or ``debian:SUITE`` with further packages after commas.
+        A path, or ``debian:SUITE``, optionally followed by packages, separated by commas.
     work
-        Directory for temporary files, as large as the base.
+        Directory for temporary files; they need as much space as the base.
     digests
         The user's cache of digests.
 
     Raises
     ------
     GipfelError
-        It does not exist, or is of another kind.
+        The base does not exist, or is none of these kinds.
     """
     if match := _DEBIAN.fullmatch(base):
         return _debian(match, podman, work, report)
@@ -244,9 +244,9 @@ def _exists(name: str, podman: Podman) -> bool:
 
 
 def _import_squashfs(path: Path, name: str, podman: Podman, work: Path) -> None:
-    """Import an image with the variables that its files declare, which the OCI configuration would hold."""
+    """Import a SquashFS image, and set the variables that its files declare in the OCI configuration."""
     tar, root = work / "base.tar", work / "base"
-    # Status 2: devices, which only the node's root can create, and which containers get from the host.
+    # Status 2 means that devices were not created, which only root can. Containers get them from the host.
     unpack = 'unsquashfs -quiet -no-progress -no-xattrs -d "$1" "$3" || [ $? -eq 2 ]'
     script = f'{unpack}; {_TAR}; rm -rf "$1"'
     podman.in_namespace(script, str(root), str(tar), str(path))

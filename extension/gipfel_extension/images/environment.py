@@ -1,7 +1,7 @@
-"""Save what pip and apt have installed in a running container as a Containerfile that builds the same.
+"""Write a Containerfile that installs again what pip and apt have installed in a running container.
 
-Packages are found by the time of their files: an image's own are older than the container. Every version is
-pinned, dependencies included, so that a later build does not resolve them again.
+Such packages are recognized by their files' times: those of the image are older than the container. Every
+version is pinned, dependencies included, so that a later build installs the same versions.
 """
 
 import json
@@ -32,7 +32,7 @@ _FILE_URI = re.compile(r"\bfile:(?://)?(/[^\s]*)")
 _CREDENTIALS = re.compile(r"://[^/\s]*@")
 _PLACE = "/opt/gipfel-environment"
 _APT_INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends --allow-downgrades"
-#: Runs in the container's own Python.
+#: Program that lists the installed distributions; it runs in the image's Python.
 _SCRIPT = """\
 import importlib.metadata, json, os, sys, sysconfig
 found = []
@@ -47,7 +47,11 @@ json.dump({"packages": found, "managed": managed, "python": sys.executable}, sys
 
 
 class PythonPackage(Frozen):
-    """A distribution: when it was installed, in seconds since 1970, and its ``direct_url.json``."""
+    """An installed distribution.
+
+    ``changed`` is when it was installed, in seconds since 1970; ``url`` is the content of its
+    ``direct_url.json``, empty if it was installed from an index.
+    """
 
     name: str
     version: str
@@ -56,7 +60,11 @@ class PythonPackage(Frozen):
 
 
 class PythonState(Frozen):
-    """The distributions that a Python finds; ``managed`` is true where pip must be forced to install."""
+    """The distributions that a Python finds.
+
+    ``managed`` is whether the environment is externally managed, so that pip refuses to install without an
+    option; ``python`` is the interpreter, empty if the image has none.
+    """
 
     packages: tuple[PythonPackage, ...] = ()
     managed: bool = False
@@ -64,7 +72,7 @@ class PythonState(Frozen):
 
 
 class SavedEnvironment(Frozen):
-    """The written Containerfile, what it installs, and a line for everything that it can't."""
+    """The written Containerfile, the packages that it installs, and a note for everything that it lacks."""
 
     containerfile: Path
     python: tuple[str, ...]
@@ -75,7 +83,7 @@ class SavedEnvironment(Frozen):
 
 
 class Origin(Frozen):
-    """The container's image and EDF, and when it was started, in seconds since 1970."""
+    """The container's image and EDF, and the time of its start in seconds since 1970."""
 
     image: str
     edf: str = ""
@@ -83,12 +91,12 @@ class Origin(Frozen):
 
 
 def find_origin(image: str, edf: str, environment: Mapping[str, str]) -> Origin:
-    """Return where this process's container comes from: what is given, else what its run's record says.
+    """Return the origin of this process's container: the given image and EDF, else those of the run record.
 
     Raises
     ------
     GipfelError
-        This is not a container, or its image is not known.
+        This process is not in a container, or the container's image is not known.
     """
     if not image and (run := environment.get("GIPFEL_RUN")):
         record = RunFolder(Path(run)).read_record()
@@ -120,14 +128,14 @@ def _container_start() -> float:
     fields = Path("/proc/1/stat").read_text().rpartition(")")[2].split()
     lines = Path("/proc/stat").read_text().splitlines()
     boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-    # The time of the boot is known to a second.
+    # The boot time is only known to a second, so subtract one.
     return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK") - 1.0
 
 
 def find_python(given: str, environment: Mapping[str, str]) -> str:
-    """Return the Python of the image: the given one, an active environment's, or the first on the PATH.
+    """Return the image's Python: the given one, that of an active environment, or the first on the PATH.
 
-    Empty where the image has none: apt may have installed packages all the same.
+    Empty if the image has none; apt may have installed packages nevertheless.
     """
     if given:
         return given
@@ -143,7 +151,7 @@ def find_python(given: str, environment: Mapping[str, str]) -> str:
 
 
 def container_python_state(given: str, environment: Mapping[str, str]) -> PythonState:
-    """Return what the Python of the image finds; nothing where the image has none.
+    """Return the distributions that the image's Python finds; an empty state if the image has none.
 
     Raises
     ------
@@ -155,7 +163,7 @@ def container_python_state(given: str, environment: Mapping[str, str]) -> Python
 
 
 def read_python_state(python: str) -> PythonState:
-    """Return what a Python finds.
+    """Return the distributions that a Python interpreter finds.
 
     Raises
     ------
@@ -180,14 +188,14 @@ def save_environment(
     root: Path = Path("/"),
     environment: Mapping[str, str],
 ) -> SavedEnvironment:
-    """Write a directory with a Containerfile that installs what was installed since the container's start.
+    """Write a directory with a Containerfile for everything installed since the container started.
 
     Parameters
     ----------
     wheels
-        Directories of wheels that packages were installed from.
+        Directories to search for wheels that packages were installed from.
     root
-        The container's root.
+        The container's root directory.
 
     Raises
     ------
@@ -223,7 +231,7 @@ def save_environment(
 
 
 def _new_debian(root: Path, started: float) -> tuple[str, ...]:
-    """Return ``name=version`` of each package whose list of files is newer than the container."""
+    """Return ``name=version`` of each Debian package whose file list is newer than the container."""
     status = root / "var/lib/dpkg/status"
     if not status.exists():
         return ()
@@ -251,7 +259,7 @@ def _escaped(name: str) -> str:
 def _copy_settings(
     root: Path, folder: Path, started: float
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Copy apt's settings that are newer than the container; return them, directories to mount, and notes."""
+    """Copy apt settings that are newer than the container; return them, directories to mount, and notes."""
     copied, mounts, notes = [], set(), []
     for name in _SETTINGS:
         place = root / "etc/apt" / name
@@ -289,7 +297,7 @@ def _pip_lines(
     wheels: Sequence[Path],
     environment: Mapping[str, str],
 ) -> tuple[list[str], list[str]]:
-    """Write requirements and wheels; return the lines of the Containerfile, and notes."""
+    """Write the requirements file and wheels; return the lines of the Containerfile, and notes."""
     if not packages:
         return [], []
     requirements, notes, from_index = [], [], False

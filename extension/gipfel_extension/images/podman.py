@@ -1,7 +1,7 @@
-"""Podman with a store of Gipfel's own: layers of earlier builds are kept in it, and no container of the user.
+"""Run podman with a separate store, which has layers of earlier builds but no containers of the user.
 
-A store is used by one build at a time. Its mounts are in a namespace that podman's pause process keeps, which
-is ended with the build, so what podman noted about mounts is removed before the next one.
+Only one build at a time uses a store. Its mounts are in a namespace that podman's pause process keeps alive.
+That process ends with the build, so podman's records of mounts are removed before the next build.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ _POLL_S = 0.5
 _GRACE_S = 5.0
 _REMOVE_S = 300.0
 _MAX_LINE = 4096
-#: File systems on which rootless podman can't keep the owners of files.
+#: File systems on which rootless podman can't store files of several owners.
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "smb", "ceph", "fuse", "9p", "afs")
 _PAUSE_FILE = "libpod/tmp/pause.pid"
 
@@ -36,16 +36,16 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
 
 
 class Podman:
-    """Runs podman and programs in its user namespace; all output goes to a log.
+    """Runs podman, and programs in podman's user namespace; all output goes to a log.
 
     Parameters
     ----------
     store
         Directory of images and layers.
     log
-        Gets the output of all programs.
+        File that gets the output of all programs.
     is_stopping
-        Asked twice a second; a running program is ended when it returns True.
+        Called twice a second; when it returns True, the running program is ended and `Stopped` is raised.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Podman:
         self.store = store
         self._log, self._is_stopping = log, is_stopping
         self._runtime = store / "runtime"
-        # As after a reboot: mounts of an earlier build are gone with its namespace.
+        # Remove the records of an earlier build's mounts, which ended with its namespace.
         shutil.rmtree(self._runtime, ignore_errors=True)
         self._runtime.mkdir(mode=0o700)
         configuration = store / "storage.conf"
@@ -62,7 +62,7 @@ class Podman:
         configuration.write_text(f'[storage]\ndriver = "overlay"\n{paths}')
         self.environment = {
             **{name: value for name, value in environment.items() if name != "SOURCE_DATE_EPOCH"},
-            # Without root, podman ignores the paths of its configuration, and derives them from these.
+            # Rootless podman ignores the paths in its configuration, and derives them from these variables.
             "XDG_DATA_HOME": str(store / "data"),
             "XDG_RUNTIME_DIR": str(self._runtime),
             "CONTAINERS_STORAGE_CONF": str(configuration),
@@ -84,7 +84,7 @@ class Podman:
         return self.run("podman", "--log-level=error", *arguments, on_line=on_line, variables=variables)
 
     def in_namespace(self, script: str, *arguments: str) -> str:
-        """Run a shell script as the root of podman's user namespace, in which it can mount images.
+        """Run a shell script as root of podman's user namespace, so that it can mount images.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Podman:
         GipfelError
             It failed; the message has its last line.
         """
-        # In a separate session, Ctrl-C reaches it through this process alone, which ends all of it.
+        # In a separate session, so that Ctrl-C reaches only this process, which then ends the whole tree.
         try:
             process = subprocess.Popen(
                 argv,
@@ -137,7 +137,7 @@ class Podman:
             if self._is_stopping():
                 raise Stopped
             if not select.select([descriptor], [], [], _POLL_S)[0]:
-                # What keeps its namespaces may have inherited the pipe.
+                # podman's pause process may have inherited the pipe and keep it open.
                 if process.poll() is not None:
                     break
                 continue
@@ -153,7 +153,7 @@ class Podman:
             yield held.decode(errors="replace")
 
     def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        """End a program with all that it has started, also as other users of the namespace."""
+        """End a program and all processes that it started, even those of other users in the namespace."""
         if process.stdout is not None:
             process.stdout.close()
         if process.poll() is not None:
@@ -163,8 +163,8 @@ class Podman:
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
-        # The user may end processes of its subordinate ids, too: their namespace is its own. Some have lost
-        # their parent by now, and are in no tree below podman.
+        # The user may also end processes with subordinate IDs, since the user owns their namespace. Some have
+        # lost their parent by now, so they are not in the process tree below podman.
         for each in below:
             with suppress(PermissionError):
                 each.signal(signal.SIGKILL)
@@ -176,7 +176,7 @@ class Podman:
 
     @contextmanager
     def unpacking(self) -> Iterator[Path]:
-        """Provide a directory for files of any owner, on the store's disk; it is removed at the end."""
+        """Provide a directory for files of any owner on the store's disk, and remove it at the end."""
         folder = self.store / "unpacked"
         self.remove(folder)
         folder.mkdir(mode=0o700)
@@ -204,7 +204,7 @@ class Podman:
 
 
 def _failure(lines: Sequence[str], program: str, status: int) -> GipfelError:
-    """Return the error with the line that says why a program failed."""
+    """Return an error with the line of the output that says why a program failed."""
     reason = _reason(lines, status).partition(" &imagebuilder.")[0].rstrip(".")
     if "no space left" in reason.lower():
         store = "the one of GIPFEL_IMAGE_STORE, or ~/.cache/gipfel/images"
@@ -233,9 +233,9 @@ def open_podman(
     keep_layers: bool,
     report: Callable[[str], None],
 ) -> Iterator[Podman]:
-    """Provide podman with the user's store, or with one that is removed at the end.
+    """Provide podman with the user's store, or with a temporary one.
 
-    The latter is used without `keep_layers`, and while another build uses the user's.
+    The temporary store is used if `keep_layers` is False, or while another build uses the user's store.
     """
     parent = store_directory(environment)
     try:
@@ -272,7 +272,7 @@ def open_podman(
 
 
 def _check_owner(folder: Path) -> None:
-    """Refuse a directory of another user, who could change what is built: /dev/shm is everyone's."""
+    """Refuse a directory of another user, who could change the build: anyone can create one in /dev/shm."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise GipfelError(
@@ -282,10 +282,10 @@ def _check_owner(folder: Path) -> None:
 
 
 def store_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory of stores: ``$GIPFEL_IMAGE_STORE``, else in the user's cache on a local disk.
+    """Return the directory of stores: ``$GIPFEL_IMAGE_STORE``, else one in the user's cache directory.
 
-    In a home directory on a shared file system podman can't store files of several owners: there it is in
-    memory, and gone with the job.
+    If the cache is on a shared file system, where podman can't store files of several owners, the directory
+    is in ``/dev/shm``, that is in the node's memory.
     """
     configured = environment.get("GIPFEL_IMAGE_STORE", "")
     if configured:
@@ -313,7 +313,7 @@ def file_system_of(path: Path, mounts: str | None = None) -> str:
 
 
 def remove_abandoned(environment: Mapping[str, str]) -> None:
-    """Remove the stores of builds that were killed on this machine, and what they left in the user's."""
+    """Remove stores of builds that were killed on this machine, and their files in the user's own store."""
     parent = store_directory(environment)
     with suppress(OSError), tempfile.TemporaryFile() as log:
         for store in (*parent.glob("build-*"), parent / "kept"):
@@ -329,7 +329,7 @@ def remove_abandoned(environment: Mapping[str, str]) -> None:
 
 
 def _clear_store(podman: Podman) -> None:
-    """Remove a store that no build uses; of the user's, only what a build unpacks."""
+    """Remove a store that no build uses; in the user's own store, remove only unpacked files."""
     try:
         podman.remove(podman.store / "unpacked")
         if podman.store.name != "kept":
@@ -342,7 +342,7 @@ def _clear_store(podman: Podman) -> None:
 
 @contextmanager
 def _stores_lock(parent: Path) -> Iterator[None]:
-    """Hold the lock under which stores are made and removed: a new one is never taken for abandoned."""
+    """Hold the lock for creating and removing stores, so that a new store never counts as abandoned."""
     handle = os.open(parent / "stores.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -360,12 +360,12 @@ def _try_lock(handle: int) -> bool:
 
 
 def clear_layers(environment: Mapping[str, str]) -> Path:
-    """Remove the layers that builds have kept, and return the directory of stores.
+    """Remove the cached layers, and return the directory of stores.
 
     Raises
     ------
     GipfelError
-        A build uses them.
+        A build is using them.
     """
     parent = store_directory(environment)
     with tempfile.TemporaryFile() as log:

@@ -1,6 +1,6 @@
-"""The provenance of an image, as an in-toto statement in SLSA's format, and its signature by an SSH key.
+"""The provenance of an image: an in-toto statement in SLSA's format, signed with an SSH key.
 
-The statement names image, EDF and bill of materials by their SHA-256, so one signature covers all three.
+The statement has the SHA-256 of image, EDF and bill of materials, so that one signature covers all three.
 Sources: in-toto.io/Statement/v1, slsa.dev/provenance/v1, ssh-keygen(1) on ``-Y``.
 """
 
@@ -35,14 +35,19 @@ Verdict = Literal["verified", "changed", "refused", "unsigned", "unknown"]
 
 
 class Subject(Frozen):
-    """A file beside the image, or the image, and its digest."""
+    """The image or a file beside it, with its digest."""
 
     name: OneLine = Field(pattern=r"^[^/]{1,255}$")
     digest: dict[str, str]
 
 
 class Record(Frozen):
-    """Request, inputs and tools of a build."""
+    """Request, inputs and tools of a build, for the statement.
+
+    ``configuration`` is the part of the OCI configuration that the image's ``/etc/environment`` and
+    ``/etc/rc`` replace; ``tools`` maps programs to their versions; ``packages`` is the number of packages in
+    the image; ``started`` and ``finished`` are UTC times in ISO 8601.
+    """
 
     containerfile: str
     instructions: tuple[str, ...]
@@ -58,13 +63,13 @@ class Record(Frozen):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables of the image; none where the statement has no table of them."""
+        """Return the variables of the image; empty if the statement does not list any."""
         found = self.configuration.get("env")
         return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
 class Verification(Frozen):
-    """The result of `verify`; ``signer`` is the name in the list of signers."""
+    """The result of `verify`; ``signer`` is the signer's name in the file of allowed signers."""
 
     verdict: Verdict
     reason: str = ""
@@ -72,12 +77,12 @@ class Verification(Frozen):
 
     @property
     def exit_status(self) -> int:
-        """Return 0 for a verified image, 1 for a changed or refused one, 2 where it can't be judged."""
+        """Return 0 for a verified image, 1 if it was changed or refused, 2 if unsigned or not judged."""
         return {"verified": 0, "changed": 1, "refused": 1}.get(self.verdict, 2)
 
 
 def statement(record: Record, files: list[Path]) -> dict[str, Any]:
-    """Return the statement about the files of a build, which are in one directory."""
+    """Return the statement on a build and its files, which are all in one directory."""
     outside = {"containerfile": record.containerfile, "arguments": record.arguments}
     return {
         "_type": "https://in-toto.io/Statement/v1",
@@ -106,17 +111,17 @@ def statement(record: Record, files: list[Path]) -> dict[str, Any]:
 
 
 def read_statement(image: Path) -> tuple[tuple[Subject, ...], Record]:
-    """Return the subjects and the record of the statement beside an image.
+    """Return the subjects (files with digests) and the record in the statement beside an image.
 
     Raises
     ------
     GipfelError
-        There is none, or it is not one of Gipfel's.
+        There is no statement, or Gipfel did not write it.
     """
     path = beside(image, SUFFIX)
     try:
         document = json.loads(read_regular(path, _MAX_BYTES))
-        # Escapes of halves of surrogate pairs, which no output can carry, raise here.
+        # Raise here for escapes of unpaired surrogates, which can't be printed.
         json.dumps(document, ensure_ascii=False).encode()
         subjects = tuple(Subject.model_validate(each) for each in document["subject"])
         if not subjects or {".", ".."} & {each.name for each in subjects}:
@@ -171,12 +176,12 @@ def find_key(given: str, environment: Mapping[str, str]) -> Path | None:
 
 
 def sign(path: Path, key: Path, environment: Mapping[str, str], namespace: str = NAMESPACE) -> Path:
-    """Sign a file; return the signature, ``NAME.sig`` beside it.
+    """Sign a file; return the path of the signature, ``NAME.sig`` beside it.
 
     Raises
     ------
     GipfelError
-        The key can't be used, for example because it has a passphrase and is in no agent.
+        The key can't be used, for example because it has a passphrase and is not in an SSH agent.
     """
     signature = path.with_name(f"{path.name}.sig")
     signature.unlink(missing_ok=True)
@@ -195,8 +200,8 @@ def verify(image: Path, signers: Path | None, environment: Mapping[str, str]) ->
     Parameters
     ----------
     signers
-        List of signers as in ssh-keygen(1), "ALLOWED SIGNERS". By default ``$GIPFEL_IMAGE_SIGNERS``, else the
-        user's own public keys.
+        File of accepted signers, as described in ssh-keygen(1), "ALLOWED SIGNERS". By default
+        ``$GIPFEL_IMAGE_SIGNERS``, else the user's own public keys are accepted.
 
     Raises
     ------
@@ -258,7 +263,7 @@ def _signers(environment: Mapping[str, str], folder: Path) -> Path | None:
 def _ssh_keygen(
     environment: Mapping[str, str], *arguments: str, stdin: Path | None = None
 ) -> tuple[int, str]:
-    """Run ssh-keygen without a terminal, so that it never asks; return its status and output."""
+    """Run ssh-keygen without a terminal, so that it never prompts; return its exit status and output."""
     if shutil.which("ssh-keygen") is None:
         raise GipfelError("Images can't be signed or verified without ssh-keygen.", "Install openssh-client.")
     handle = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)

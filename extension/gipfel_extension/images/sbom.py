@@ -1,4 +1,4 @@
-"""The packages of an image as a bill of materials, CycloneDX 1.6 in JSON, and the differences of two images.
+"""Write an image's packages as a bill of materials (CycloneDX 1.6, JSON), and compare two images.
 
 The same packages give the same bytes.
 Source: cyclonedx.org/docs/1.6/json, and github.com/package-url/purl-spec.
@@ -32,14 +32,14 @@ _RPM = {"Rocky Linux": "rocky", "AlmaLinux": "almalinux", "openSUSE": "opensuse"
 def bill_of_materials(
     packages: Iterable[Package], *, name: str, sha256: str = "", os_release: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the document for an image or another artifact.
+    """Return the CycloneDX document for an image or another artifact.
 
     Parameters
     ----------
     name, sha256
-        The artifact's name and digest.
+        Name of the artifact, and its SHA-256 in hexadecimal; empty if unknown.
     os_release
-        The distribution of an image.
+        The image's ``os-release``, which names the distribution.
     """
     system = os_release or {}
     components = _components(sorted(packages, key=lambda each: (each.ecosystem, each.name, each.path)))
@@ -57,7 +57,8 @@ def bill_of_materials(
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        # The same content has the same number; a time would make each document different.
+        # The same content gets the same serial number. There is no time, which would make each document
+        # differ.
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, text)}",
         "version": 1,
         "metadata": {"tools": {"components": [tool]}, "component": about},
@@ -104,7 +105,7 @@ def package_url(package: Package) -> str:
     ecosystem, _, release = package.ecosystem.partition(":")
     name, kind = package.name, _LANGUAGES.get(ecosystem, "")
     if package.path.endswith("dpkg/status") or "status.d/" in package.path:
-        # Also of a distribution whose advisories OSV lacks.
+        # The default is for distributions without advisories in OSV.
         kind = _DISTRIBUTIONS.get(ecosystem, "deb/debian")
     elif kind == "pypi":
         name = re.sub(r"[-_.]+", "-", name).lower()
@@ -146,7 +147,10 @@ def read_packages(path: Path) -> dict[str, set[str]]:
 
 
 class PackageChange(Frozen):
-    """A package with other versions, none where it is missing; ``name`` is like ``pkg:pypi/numpy``."""
+    """A package whose versions differ between two images; ``before`` or ``after`` is empty if it is missing.
+
+    ``name`` is its package URL without a version, such as ``pkg:pypi/numpy``.
+    """
 
     name: str
     before: tuple[str, ...]
@@ -154,7 +158,7 @@ class PackageChange(Frozen):
 
 
 class ImageComparison(Frozen):
-    """Differences of two images; ``removed`` and ``added`` are lines on how the images were made."""
+    """Differences between two images; ``removed`` and ``added`` are lines on how the images were built."""
 
     packages: tuple[PackageChange, ...] = ()
     removed: tuple[str, ...] = ()
@@ -192,7 +196,7 @@ def _packages(path: Path) -> dict[str, set[str]]:
         return read_packages(path)
     if not path.exists():
         raise GipfelError(f"{path} does not exist.", "Check the path.")
-    # The image itself, not the list beside it, which may be of another image.
+    # Read the image itself: the bill of materials beside it may belong to another image.
     inventory = Inventory(path)
     if inventory.not_judged:
         raise GipfelError(f"The packages of {path} can't be compared. {inventory.not_judged[0]}")
@@ -207,7 +211,7 @@ def _sorted(versions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return how an image was made, as lines; none without provenance."""
+    """Return lines that describe how an image was built; empty without provenance."""
     with suppress(GipfelError):
         _, record = read_statement(path)
         inputs = [f"input {each.name} sha256:{each.sha256}" for each in record.inputs]

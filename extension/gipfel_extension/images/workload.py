@@ -51,16 +51,16 @@ from .podman import Stopped, remove_abandoned, store_directory
 
 DIRECTORY = "builds"
 LOG = "build.log"
-#: What a build has made, as `BuiltImage.to_json` returns it.
+#: File with the result of a build, as `BuiltImage.to_json` returns it.
 BUILT = "built.json"
 _START_S = 20.0
 _REFRESH_S = 10.0
-#: For so long after its end, each look at a build that was killed or stopped removes what is left of it.
+#: Nanoseconds after the end of a killed or stopped build during which listing it also removes its leftovers.
 _CLEAN_UP_NS = 3600 * 10**9
 
 
 def new_build(spec: BuildSpec, environment: Mapping[str, str]) -> Path:
-    """Write the directory of a build that is about to start, and return it.
+    """Create the directory of a build that is about to start, and return its path.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def new_build(spec: BuildSpec, environment: Mapping[str, str]) -> Path:
 
 
 def submit_build(folder: Path, environment: Mapping[str, str]) -> str:
-    """Submit the job of a build whose directory was written, and return the job's ID.
+    """Submit the job for a build whose directory exists, and return the job's ID.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def submit_build(folder: Path, environment: Mapping[str, str]) -> str:
         An option can't be used, or the scheduler refuses the job.
     """
     spec = _read_spec(folder)
-    # A job that starts at once waits for the lock, and so for its ID.
+    # A job that starts at once waits for this lock, so that its ID is recorded before it runs.
     with hold_supervisor_lock(folder):
         state = read_state(folder, WorkloadState, "build")
         try:
@@ -147,9 +147,10 @@ def _job_request(spec: BuildSpec, folder: Path, scheduler: str, context: Submiss
 
 
 def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[str], None]) -> BuiltImage:
-    """Run a build in a child of this process, which exits with its status; write its state and log.
+    """Run a build in a child process, write its state and log, and return the result.
 
-    Whichever of the two is killed, the other one ends what podman has started, and says so in the state.
+    If either process is killed, the other one ends the processes that podman started, and records that in the
+    state.
 
     Raises
     ------
@@ -160,7 +161,7 @@ def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[st
     """
     spec = _read_spec(folder)
     if spec.job is not None and store_directory(environment).is_relative_to("/dev/shm"):  # noqa: S108 - compared
-        # Layers in the memory of a node would outlive the job.
+        # Layers in a node's memory would outlive the job.
         spec = spec.model_copy(update={"keep_layers": False})
     continue_in_child(lambda name: _report_killed(folder, spec, environment, name, report))
     with hold_supervisor_lock(folder), _interrupted_by_sigterm():
@@ -179,7 +180,7 @@ def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[st
         try:
             built = _build(folder, spec, environment, report, state)
         except BaseException as error:
-            # What podman has started and lost is a child of this process by now.
+            # Orphans of podman's processes are children of this process by now.
             kill_tree(os.getpid())
             write_state(folder, _ended(state, error))
             if isinstance(error, Stopped):
@@ -199,7 +200,7 @@ def _node(environment: Mapping[str, str]) -> str:
 def _report_killed(
     folder: Path, spec: BuildSpec, environment: Mapping[str, str], name: str, report: Callable[[str], None]
 ) -> None:
-    """Write the end of a build whose process was killed, and remove what it has left."""
+    """Record the end of a build whose process was killed, and remove its leftovers."""
     error = GipfelError(f"The build's process was ended by {name}.", f"See {folder / LOG}.")
     with suppress(OSError, GipfelError), hold_supervisor_lock(folder):
         write_state(folder, _ended(read_state(folder, WorkloadState, "build"), error))
@@ -208,7 +209,7 @@ def _report_killed(
 
 
 def _clean_up(spec: BuildSpec, environment: Mapping[str, str]) -> None:
-    """Remove what killed builds have left beside the target and in stores of this machine."""
+    """Remove the leftovers of killed builds beside the target and in this machine's stores."""
     with suppress(OSError, GipfelError), work_directory(Path(spec.target)):
         pass
     remove_abandoned(environment)
@@ -226,7 +227,7 @@ def _build(
     def is_stopping() -> bool:
         nonlocal refreshed
         if time.monotonic() - refreshed > _REFRESH_S:
-            # A state that is not written for long counts as lost.
+            # Refresh the state, since a build whose state is old counts as lost.
             refreshed = time.monotonic()
             write_state(folder, state)
         return (folder / STOP).exists()
@@ -261,7 +262,7 @@ def _ended(state: WorkloadState, error: BaseException) -> WorkloadState:
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, as a scheduler sends it, so that nothing half made stays."""
+    """Raise KeyboardInterrupt on SIGTERM, which schedulers send, so that partial files are removed."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -302,12 +303,12 @@ class BuildKind(DirectoryKind):
     directory = DIRECTORY
 
     def logs(self, workload: Workload) -> LogFiles:
-        """Return its log, and that of its job or background process where that has anything to say."""
+        """Return the build's log, and the log of its job or background process if that is not empty."""
         found = sorted(Path(workload.folder).glob("*.log"))
         return LogFiles(dict(enumerate(each for each in found if each.stat().st_size)))
 
     def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
-        """Ask its process to end it; cancel the job of a queued one."""
+        """Ask the build's process to stop, or cancel the job of a build that is still queued."""
         super().stop(workload, environment)
         folder = Path(workload.folder)
         state = read_state(folder, WorkloadState, "build")
@@ -325,7 +326,7 @@ class BuildKind(DirectoryKind):
         report: Report,
         kill_holders: bool = False,  # noqa: ARG002 - a build uses no GPUs
     ) -> Workload:
-        """Start the same build again, in the background or in a job of its own; it replaces its image."""
+        """Start the same build again, in the background or in a separate job; it replaces the image."""
         spec = _read_spec(Path(workload.folder)).model_copy(update={"replace": True})
         folder = new_build(spec, environment)
         if spec.job is None:
@@ -342,8 +343,8 @@ class BuildKind(DirectoryKind):
             with suppress(GipfelError):
                 scheduler = submission_context(os.environ).scheduler(state.scheduler)
                 state = refresh_queued_state(folder, state, scheduler)
-        # What Slurm kills in the middle of its own clearing up is in use for a moment longer: a later look
-        # removes it.
+        # If Slurm kills a build during its clean-up, its files are in use for a moment longer; a later
+        # listing removes them.
         recent = time.time_ns() - (state.ended_ns or 0) < _CLEAN_UP_NS
         if state.outcome in ("lost", "stopped") and recent:
             with suppress(GipfelError):
