@@ -275,7 +275,7 @@ def _configuration(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_configuration(image: str, configuration: dict[str, Any], podman: Podman, work: Path) -> str:
-    """Add ``/etc/environment`` and ``/etc/rc``, which replace the OCI configuration; return the image's ID."""
+    """Add ``/etc/environment`` and ``/etc/rc``, which replace the OCI configuration; return the new ID."""
     folder = work / "configuration"
     folder.mkdir()
     (folder / "environment").write_text(environment_file(configuration.get("env", {})))
