@@ -297,6 +297,9 @@ def test_no_tab_has_serious_findings_and_the_panel_covers_none_in_a_narrow_windo
             lab.page.wait_for_timeout(1000)
             assert serious_findings(lab.page, "#gipfel-job") == [], (theme, width, tab)
         screenshot(lab.page, f"97-job-{theme.lower()}-{width}")
+    # Who asks for the panel gets it, in the main area where there is no room beside it.
+    lab.page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").click()
+    expect(lab.page.locator("#gipfel-wide-panel")).to_be_visible()
     assert not lab.errors
     lab.page.close()
 

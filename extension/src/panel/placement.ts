@@ -32,20 +32,22 @@ export async function keepRoom(app: JupyterFrontEnd, shell: ILabShell, panel: Gi
   await app.restored;
   // The class of all that Gipfel adds to the main area.
   const isOwn = (widget: Widget | null): boolean => widget?.node.className.includes('jp-Gipfel') === true;
-  const fit = (): void => {
+  const fit = (isAsked = false): void => {
     if (window.innerWidth < NO_SIDEBAR_PX) {
       const wasOpen = panel.isVisible;
       shell.collapseLeft();
       shell.collapseRight();
-      // Else the panel would cover the job page that the user reads.
-      if (wasOpen && !isOwn(shell.currentWidget)) {
+      // Unless the user asks for it, the panel does not cover the job page.
+      if (wasOpen && (isAsked || !isOwn(shell.currentWidget))) {
         void app.commands.execute(CommandIDs.openWide);
       }
     } else if (window.innerWidth < ONE_SIDEBAR_PX && panel.isVisible) {
       shell.collapseLeft();
     }
   };
-  panel.shown.connect(fit);
+  panel.shown.connect(() => {
+    fit(true);
+  });
   shell.currentChanged.connect((_, { newValue }) => {
     if (isOwn(newValue) && window.innerWidth < NO_SIDEBAR_PX) {
       fit();
