@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .front_door import FrontDoor
 
 _SESSION_S = 12 * 3600
-#: Seconds to send the form: it comes from visitors without access, who must not occupy the front door.
+#: Seconds that a client has to send the form: it comes from visitors without access, who must not occupy the
+#: front door.
 FORM_S = 10.0
 _MAX_FORM_BYTES = 4096
 _PAGE_HEADERS = {
@@ -42,15 +43,17 @@ _CALLBACK = "/oauth_callback"
 _COOKIE, _STATE_COOKIE = "gipfel-service-session", "gipfel-service-state"
 _HUB_SESSION_S = 14 * 86400
 _STATE_S = 600.0
-#: Seconds for which an answer of the hub counts: as long a revoked token still works, and a visitor with whom
-#: the service has just been shared is still refused.
+#: Seconds for which an answer of the hub is cached, if it allows and if it refuses access. For that long, a
+#: revoked token still works, and a visitor with whom the service has just been shared is still refused.
 _FRESH_S, _FRESH_REFUSAL_S = 10.0, 2.0
-#: Seconds for which a positive answer counts while the hub does not answer, as during its restart.
+#: Seconds for which the last positive answer is used if the hub can't be reached, as during its restart.
 _STALE_S = 300.0
 _MAX_ANSWERS, _MAX_SESSIONS, _MAX_STATES = 4096, 1024, 1024
+#: Requests to the hub at the same time, and the limit of each in seconds.
 _MAX_QUESTIONS = 8
 _QUESTION_S = 15.0
 _MAX_TOKEN = 1024
+#: Seconds between two reports to the hub, and the last seconds whose requests each report counts.
 _ACTIVITY_S = 30.0
 _COUNTED_S = 600.0
 
@@ -58,7 +61,10 @@ _Value = TypeVar("_Value")
 
 
 class Access(Protocol):
-    """Decides which requests may reach a service. ``cookies`` has the names of its own cookies."""
+    """Decides which requests may reach a service.
+
+    ``cookies`` has the names of the cookies that it sets itself; the service does not get these.
+    """
 
     cookies: frozenset[str]
 
@@ -76,7 +82,7 @@ class Access(Protocol):
 
 
 class TokenAccess:
-    """Access with one random token; a browser's cookie is a time with its HMAC under the token.
+    """Access with one random token; a browser's cookie is an expiry time, with an HMAC keyed by the token.
 
     ``cookies`` has the names of its cookies, which the service does not get.
     """
@@ -170,12 +176,12 @@ def bearer_token(request: web.BaseRequest) -> str:
 
 
 def is_same_origin(request: web.BaseRequest) -> bool:
-    """Return whether a page of this origin, or the user, has made the request: else no cookie counts."""
+    """Return whether a page of this origin, or the user, made the request; if not, cookies are ignored."""
     origin = request.headers.get("Origin", "")
     if origin and origin_host(origin) != request.headers.get("Host", ""):
         return False
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
-    # Not in a frame: other pages of 127.0.0.1 are of the same site, and could show the service in theirs.
+    # Not in a frame: pages at other ports of 127.0.0.1 are same-site, and could embed it.
     is_link = (
         request.method in {"GET", "HEAD"}
         and request.headers.get("Sec-Fetch-Mode") == "navigate"
@@ -198,7 +204,7 @@ def text_response(status: int, sentence: str) -> web.Response:
 
 
 class _Recent(Generic[_Value]):
-    """Values by key with the time of their arrival; beyond a number, the oldest is dropped."""
+    """Values by key with the time of their arrival; beyond ``size`` values, the oldest is dropped."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -221,7 +227,7 @@ class _Recent(Generic[_Value]):
 
 
 class HubAccess:
-    """Access of those to whom the hub gives it; see `access.Access`.
+    """Access for visitors whom the hub authorizes; implements `Access`.
 
     Example
     -------
@@ -238,7 +244,7 @@ class HubAccess:
         self.cookies = frozenset((_COOKIE, _STATE_COOKIE))
         self._answers: _Recent[bool] = _Recent(_MAX_ANSWERS)
         self._sessions: _Recent[str] = _Recent(_MAX_SESSIONS)
-        # The page to show after the login, and the code verifier.
+        # By the OAuth state: the page to show after the login, and the code verifier.
         self._states: _Recent[tuple[str, str]] = _Recent(_MAX_STATES)
         self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
 
@@ -260,7 +266,8 @@ class HubAccess:
             async with self._questions, asyncio.timeout(_QUESTION_S):
                 user = await self._auth.user_for_token(token, use_cache=False, sync=False)
         except Exception as error:
-            # Whatever the reason: no answer is not a yes, unless the hub has said yes shortly before.
+            # Without an answer, whatever the reason, refuse, unless the hub has allowed access shortly
+            # before.
             if self._answers.get(key, _STALE_S):
                 return True
             raise RefusedError(503, "The hub does not answer: try again in a minute.") from error
@@ -302,7 +309,7 @@ class HubAccess:
         if not is_navigation(request) or bearer_token(request):
             sentence = "Send a token of the hub with access to this service as 'Authorization: Bearer TOKEN'."
             response = text_response(403, sentence)
-            # The hub compares it with its own after a start.
+            # After the start of a server, the hub compares this version with its own.
             response.headers["X-JupyterHub-Version"] = self._version
             return response
         verifier, challenge, method = self._auth.generate_pkce_code_challenge()
@@ -345,7 +352,7 @@ class HubAccess:
 
 
 def bind_for_hub(environment: Mapping[str, str]) -> "socket.socket":
-    """Return a listening socket on a port that the hub allows, as JupyterHub's servers have.
+    """Return a listening socket on a port that the hub allows, as JupyterHub's own servers do.
 
     Raises
     ------

@@ -1,15 +1,15 @@
 """Blueprint of a service: its parts, parameters, paths, readiness and resources, as frozen models.
 
 Texts in ``command`` and ``variables`` may contain references: ``${parameters.NAME}``, ``${socket}`` (this
-part's socket) or ``${port}`` (for a part that knows TCP only), ``${parts.NAME.socket}`` (another part's) or
-``${parts.NAME.port}`` (the same between two parts that know TCP only), ``${prefix}`` (the URL's path, ending
-with a slash) or ``${path}`` (without it), ``${storage}`` (a directory that is kept), ``${secrets.NAME}`` (a
-file), ``${python}`` and ``${environment}`` (the directory of the blueprint's own packages). ``$$`` is a
-dollar sign. Nothing is passed to a shell.
+part's socket) or ``${port}`` (for a part that can listen only on TCP), ``${parts.NAME.socket}`` (another
+part's) or ``${parts.NAME.port}`` (its port, between two parts that can listen only on TCP), ``${prefix}``
+(the URL's path, ending with a slash) or ``${path}`` (without it), ``${storage}`` (a directory that is kept),
+``${secrets.NAME}`` (a file), ``${python}`` and ``${environment}`` (the directory of the blueprint's own
+packages). ``$$`` is a dollar sign. Nothing is passed to a shell.
 
 Blueprints are found in ``~/.gipfel/blueprints``, in the site's directories in ``$GIPFEL_BLUEPRINTS``, in
-those of packages, and in Gipfel's own, in this order. A package names a module whose directory has
-blueprints, as an entry point of the group ``gipfel.blueprints``.
+the directories of packages, and in Gipfel's ``catalogue/``, in this order. A package names a module whose
+directory has blueprints, as an entry point of the group ``gipfel.blueprints``.
 """
 
 import re
@@ -33,7 +33,7 @@ from gipfel_cluster.storage_classes import ClassName
 
 #: A name as JupyterHub allows it for servers: 1 to 30 of a-z, 0-9 and single dashes.
 NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"
-#: A reference, or a dollar sign that is written twice.
+#: A reference ``${…}``, or ``$$`` for a dollar sign.
 REFERENCE = re.compile(r"\$(?:\$|\{([^{}]{0,100})\})")
 #: Value of a parameter; strict, so that 1 stays an int.
 ParameterValue = StrictBool | StrictInt | StrictFloat | StrictStr
@@ -78,7 +78,8 @@ class Ready(Frozen):
     """The request that a part must answer before it counts as ready.
 
     ``path`` is a path of the service itself, without the prefix. ``status`` are the accepted status codes; by
-    default all from 200 to 399. A program that does not speak HTTP is ready when it ``accepts`` connections.
+    default all from 200 to 399. ``timeout_s`` are the seconds after its start within which it must be ready.
+    A program that does not speak HTTP is ready when it ``accepts`` connections.
     """
 
     accepts: Literal["http", "connections"] = "http"
@@ -92,11 +93,11 @@ class Part(Frozen):
 
     A part that listens on a ``port`` can reach other parts by their sockets, and no other machine.
     ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``);
-    one that works at the ``root`` of a host only can't be started in a hub. A program that does not speak
-    HTTP is ``raw``: `gipfel service connect` leads to its socket, which gets the file name ``socket_name``
-    there.
-    ``allow_paths`` are the paths that may be requested, without the prefix: all below one that ends with a
-    slash, exactly that one otherwise; empty allows all.
+    a program that works only at the ``root`` of a host can't be started in a hub. A program that does not
+    speak HTTP is ``raw``: `gipfel service connect` gives its users a socket, with the file name
+    ``socket_name``.
+    ``allow_paths`` are the paths that may be requested, without the prefix: an entry that ends with a slash
+    allows all paths below it, any other only itself; an empty list allows all.
     """
 
     command: tuple[OneLine, ...] = Field(min_length=1, max_length=256)
@@ -151,11 +152,11 @@ class Resources(Frozen):
 
 
 class Environment(Frozen):
-    """Packages of a service in a directory of their own, which is made at the first start.
+    """Packages of a service, installed at the first start into a directory for this blueprint alone.
 
-    ``pip`` are requirements with versions, ``npm`` a package of npm with its version, installed without its
-    install scripts, whose dependencies are also installed in the directories ``npm_in`` of the package.
-    Parts whose command begins with ``${python}`` find the packages of pip by ``PYTHONPATH``.
+    ``pip`` are requirements with versions, ``npm`` an npm package with its version, installed without its
+    install scripts; ``npm_in`` are directories of that package in which npm then also installs dependencies.
+    Parts whose command begins with ``${python}`` find the pip packages through ``PYTHONPATH``.
     """
 
     pip: tuple[_Requirement, ...] = Field((), max_length=64)
@@ -164,7 +165,7 @@ class Environment(Frozen):
 
 
 class Measured(Frozen):
-    """Memory, and seconds until it is ready, of the service as measured after its start."""
+    """Memory of the running service, and seconds from its start until it is ready, as measured once."""
 
     memory: Memory = ""
     start_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -174,13 +175,13 @@ class Blueprint(Frozen):
     """A service that users can start: its parts run in one job, in the container of one EDF.
 
     ``front`` names the part that the front door shows; a blueprint with one part may leave it out.
-    ``outbound`` lists the hosts outside of the cluster that the service contacts; with ``gate`` its parts
-    reach these alone, and none where they listen on a port. ``storage`` is the storage class of
-    ``${storage}``; without one it is in the service's own directory. The service ends after
-    ``idle_s`` seconds without a request; 0 means never. With ``keep_up`` a hub starts it again, at the same
-    URL, after a job that was killed, failed or reached its time limit. With ``handover: overlap`` the next
-    job is submitted ``overlap_s`` seconds before the time limit, at the earliest after a quarter of the time,
-    and the URL leads to it as soon as it is ready.
+    ``outbound`` lists the hosts outside of the cluster that the service contacts. With ``gate``, a proxy lets
+    its parts reach only these hosts, and no host at all if they listen on a port. ``storage`` is the storage
+    class of ``${storage}``; without one, ``${storage}`` is in the service's own directory. The service ends
+    after ``idle_s`` seconds without a request; 0 means never. With ``keep_up`` a hub starts it again, at the
+    same URL, after a job that was killed, failed or reached its time limit. With ``handover: overlap`` the
+    next job is submitted ``overlap_s`` seconds before the time limit, at the earliest after a quarter of the
+    time, and the URL leads to it as soon as it is ready.
     """
 
     name: Annotated[str, Field(pattern=rf"^{NAME}$")]
@@ -219,7 +220,7 @@ class Blueprint(Frozen):
         Raises
         ------
         ValueError
-            Parts need each other in a circle.
+            Parts need each other in a cycle.
         """
         order: list[str] = []
         waiting = dict(self.parts)
@@ -246,7 +247,7 @@ def has_type(value: object, type_: str) -> bool:
 
 
 def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
-    """Yield the mistakes that concern several values: parts that don't exist, circles, unknown references."""
+    """Yield the mistakes that concern several values: parts that don't exist, cycles, unknown references."""
     names = set(blueprint.parts)
     if len(names) > 1 and not blueprint.front:
         yield BlueprintProblem(
@@ -290,7 +291,7 @@ def _handover_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
 
 
 def ports_of(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
-    """Return the parts that a part reaches by ports: both know TCP only."""
+    """Return the needed parts that a part reaches by port, since both can listen only on TCP."""
     if part.listen != "port":
         return ()
     return tuple(

@@ -26,7 +26,7 @@ from gipfel_cluster.workloads.directory import (
 from .blueprint import NAME, Blueprint, ParameterValue
 
 SERVICES, TOKEN, STORAGE, SECRETS = "services", "token", "storage", "secrets"
-#: Exists from when the service of the next job is ready until that job has taken over.
+#: File that exists from the time when the service of the next job is ready until that job has taken over.
 SUCCESSOR = "successor"
 #: Scheduler of a service that a hub starts and ends.
 HUB = "hub"
@@ -110,12 +110,12 @@ def service_directory(name: str, environment: Mapping[str, str]) -> Path:
 
 
 def storage_directory(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]) -> Path:
-    """Return the directory that a service keeps, and make it: in its storage class, else in its own one.
+    """Create and return the directory that the service keeps: in its storage class, or in its own directory.
 
     Raises
     ------
     GipfelError
-        The class has no directory, or it can't be used.
+        The storage class has no directory, or the directory can't be used.
     """
     name = spec.blueprint.storage
     chosen = resolve_path(f"{name}:gipfel-services-{os.geteuid()}", environment) if name else ""
@@ -155,8 +155,8 @@ def remove_secrets(folder: Path) -> None:
 class Handover:
     """Ownership of a service's directory, while the supervisors of two jobs run: state, logs and secrets.
 
-    With ``handover: overlap``, the later one waits: it writes to logs of its own, and leaves the rest alone
-    until the hub has ended the earlier job. From `announce` on, the earlier one leaves it to the later one.
+    With ``handover: overlap``, the later supervisor waits: it writes only logs of its own until the hub has
+    ended the earlier job. After `announce`, the earlier one leaves the directory to the later one.
 
     Example
     -------
@@ -204,7 +204,7 @@ class Handover:
             (self._folder / SUCCESSOR).touch(mode=0o600)
 
     def take_over(self) -> bool:
-        """Own the directory from now on, if the supervisor of the earlier job has ended; return whether."""
+        """Become the owner once the supervisor of the earlier job has ended; return whether it is now."""
         if not self.waits or is_supervised(self._folder):
             return False
         self._held.enter_context(hold_supervisor_lock(self._folder))

@@ -26,12 +26,12 @@ from .request_rules import RefusedError, headers_to_browser, headers_to_service,
 from .tunnel import TUNNEL, serve_tunnel
 from .upstream import CHUNK_BYTES, ERRORS, HEADER_BYTES, HEADERS, Answer, Upstream
 
-#: Requests with access at a time, open websockets and streams included.
+#: Maximum number of authenticated requests at a time, including open websockets and streams.
 MAX_REQUESTS = 256
-#: Connections at a time. Beyond it the oldest of those without access is closed.
+#: Maximum number of connections at a time; beyond it, the oldest one without access is closed.
 MAX_CONNECTIONS = 512
 _MAX_MESSAGE_BYTES = 16 << 20
-#: Seconds for a client to show that it has access, for the service to accept a websocket, and to close one.
+#: Limits in seconds: for a client to prove its access, for the service to accept a websocket, to close one.
 _ACCESS_S = 20.0
 _CONNECT_S = 10.0
 _CLOSE_S = 5.0
@@ -117,7 +117,7 @@ class FrontDoor:
         return 0.0 if self._active else time.monotonic() - self._last_end
 
     def recent_requests(self, seconds: float) -> int:
-        """Return the number of requests with access in the last seconds, at most 10 000."""
+        """Return the number of authenticated requests in the last ``seconds``, at most 10 000."""
         first = time.monotonic() - seconds
         return sum(each > first for each in self._times)
 
@@ -162,14 +162,14 @@ class FrontDoor:
             await self._session.close()
 
     async def _recheck(self) -> None:
-        """End the streams and websockets of those who have lost access since they were opened."""
+        """End streams and websockets whose visitors have lost access since they opened them."""
         earlier: tuple[web.BaseRequest, ...] = ()
         while True:
             await asyncio.sleep(_RECHECK_S)
             for request in earlier:
                 if self._active.get(id(request)) is not request:
                     continue
-                # Without an answer of the hub, access is unknown and not lost.
+                # If the hub does not answer, access is unknown, not lost.
                 with contextlib.suppress(RefusedError):
                     if not await self._access.is_allowed(request) and request.transport is not None:
                         request.transport.abort()
@@ -270,7 +270,7 @@ class FrontDoor:
         is_sized = length.isdecimal() and answer.status != 204
         first = await _first_piece(answer) if has_body and is_sized and int(length) else b""
         if first and len(first) == int(length):
-            # In one write with the headers: most answers are small, and each write wakes the client.
+            # Sent together with the headers: most answers are small, and each write wakes the client.
             return web.Response(status=answer.status, headers=headers, body=first)
         response = web.StreamResponse(status=answer.status, headers=headers)
         if is_sized:

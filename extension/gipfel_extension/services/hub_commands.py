@@ -1,7 +1,7 @@
-"""``python -m gipfel_extension.services.hub_commands list|prepare``: what the hub asks of a user's files.
+"""``python -m gipfel_extension.services.hub_commands list|prepare``: what the hub needs from a user's files.
 
-The hub runs it as the user, before the start of a server. The answer on stdout, and the order on stdin, are
-the models of `gipfel_cluster.job.hub`.
+The hub runs it as the user, before the start of a server. The order on stdin and the answer on stdout are
+JSON of models in `gipfel_cluster.job.hub`.
 """
 
 import os
@@ -45,10 +45,10 @@ def prepare(order: ServiceOrder, environment: Mapping[str, str]) -> PreparedServ
     Raises
     ------
     GipfelError
-        The blueprint, a parameter or a secret can't be used, or this service runs.
+        The blueprint, a parameter or a secret can't be used, or this service is running.
     """
     if order.is_successor:
-        # The running job's values count, whatever has become of the blueprint's file since.
+        # The spec of the running job is used, even if the blueprint's file has changed since.
         return _prepared(read_spec(service_directory(order.name, environment)), environment)
     home = Path(environment.get("HOME") or Path.home())
     blueprint = find_blueprint(order.blueprint, directory=home, environment=environment)

@@ -11,7 +11,8 @@ from gipfel_cluster.model import GipfelError, one_line
 
 _VARIABLES = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")
 _ANSWER_S = 30.0
-#: Seconds for the hub's answer to a start or a stop, which it waits for at most ten, and between two events.
+#: Limit in seconds for the hub's answer to a start or a stop (the hub itself waits up to ten for these), and
+#: for the time between two events of a start.
 _START_S = 90.0
 _EVENT_S = 3600.0
 _MAX_BYTES = 1 << 20
@@ -66,7 +67,7 @@ class HubServices:
         self._request("DELETE", self._server(name), None, limit_s=_START_S)
 
     def state(self, name: str) -> str:
-        """Return ``running``, ``waiting``, ``stopping`` or, if the hub has none of it, ``ended``.
+        """Return ``running``, ``waiting``, ``stopping``, or ``ended`` if the hub has no such server running.
 
         Raises
         ------
@@ -101,8 +102,8 @@ class HubServices:
     def share(self, name: str, *, kind: str = "user", who: str = "", seconds: int = 0) -> dict[str, Any]:
         """Give a user or group access to a service for some seconds, or end it with 0; return ``shares``.
 
-        Each has ``kind``, ``name`` and ``expires``, an ISO time; ``refusal`` is why it can't be shared.
-        Without ``who`` nothing changes.
+        Each share has ``kind``, ``name`` and ``expires``, an ISO time; ``refusal`` is the reason why the
+        service can't be shared. Without ``who``, only return them.
 
         Raises
         ------

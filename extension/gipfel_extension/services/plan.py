@@ -23,7 +23,7 @@ from .directory import ServiceSpec
 _MAX_TEXT = 4096
 _BOOLS = {"true": True, "false": False}
 VARIABLE = "GIPFEL_SERVICE_ENVIRONMENTS"
-#: Seconds that an installation may take.
+#: Limit in seconds for an installation.
 INSTALL_S = 1800.0
 _COMPLETE = ".complete"
 _Report = Callable[[str], None]
@@ -52,7 +52,7 @@ def parameter_values(blueprint: Blueprint, typed: Mapping[str, str]) -> dict[str
 def resolve_part(part: Part, references: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the argv and the variables of a part with all references replaced.
 
-    A reference is replaced once: a value that contains ``${…}`` is not expanded again.
+    References are not replaced recursively: a value that contains ``${…}`` is not expanded again.
     """
 
     def resolved(text: str) -> str:
@@ -64,7 +64,10 @@ def resolve_part(part: Part, references: Mapping[str, str]) -> tuple[tuple[str, 
 def gated_part(
     blueprint: Blueprint, argv: tuple[str, ...], environment: Mapping[str, str], folder: Path
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return argv and variables of a part behind the gates of blueprint, EDF and site, if there are any.
+    """Return argv and variables of a part behind the network gates of blueprint, EDF and site, if any.
+
+    A gate limits the hosts that a program can reach to an allow list. Without a gate, ``argv`` and
+    ``environment`` are returned as they are.
 
     Raises
     ------
@@ -158,7 +161,7 @@ def install_environment(
     Raises
     ------
     GipfelError
-        As for `make_environment`.
+        A package can't be installed, or there is neither pip nor uv.
     """
     target = parent / environment_name(blueprint)
     part = parent / f".{target.name}.{os.getpid()}"

@@ -1,16 +1,16 @@
 """Programs that serve at a Unix socket: ``python -m gipfel_extension.services.programs NAME SOCKET …``.
 
-``files SOCKET DIRECTORY`` shows a directory, with Python's own `http.server`, read-only. Files outside of the
-directory, which a link in it names, are refused; so are named pipes, which would block a thread for ever.
+``files SOCKET DIRECTORY`` shows a directory, with Python's own `http.server`, read-only. Links to files
+outside of the directory are refused; so are named pipes, which would block a thread for ever.
 
 ``postgresql SOCKET DIRECTORY`` makes a database cluster in the directory at the first start, and then becomes
 the server. It opens no port: whoever can connect to the socket is its superuser ``postgres``, and the
 socket's directory is the owner's.
 
-``port SOCKET PORT [--reach=PORT=SOCKET…] PROGRAM…`` runs a program that knows TCP only in a network namespace
-of its own, without root, and passes on connections to the socket to the program's port there. Nothing outside
-of the namespace can connect to the port, and the program reaches no network, but other parts by the ports of
-``--reach``.
+``port SOCKET PORT [--reach=PORT=SOCKET…] PROGRAM…`` runs a program that can listen only on TCP in a network
+namespace of its own, without root, and passes on connections to the socket to the program's port there.
+Nothing outside of the namespace can connect to the port, and the program reaches no network, only other
+parts, through the ports of ``--reach``.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ def serve_postgresql(socket: Path, directory: Path) -> int:
 
 
 def _become_server(programs: Path, socket: Path, directory: Path) -> NoReturn:
-    # A file of an earlier server, on another node perhaps: the service's lock allows one at a time.
+    # Left by an earlier server, perhaps on another node: the service's lock ensures that none is running now.
     (directory / "postmaster.pid").unlink(missing_ok=True)
     own = socket.with_name(f"{socket.name}.d")
     own.mkdir(mode=0o700)

@@ -31,14 +31,15 @@ _NOT_TO_SERVICE = frozenset(
     ("authorization", "proxy-authorization", "cookie", "host", "content-length", "expect", "forwarded", "via")
 )
 _WEBSOCKET = "sec-websocket-"
-# Outer proxies name a visitor or another path by these; only the front door decides who has access, and to
-# which paths.
+# Prefixes of headers with which outer proxies name a visitor or another path. The front door alone decides
+# who has access to which paths.
 _OF_PROXIES = (
     *("x-forwarded-", "x-real-", "x-remote-", "remote-", "x-jupyterhub", _WEBSOCKET),
     *("x-auth-request-", "x-webauth-", "x-authenticated-", "x-client-ip", "x-cluster-client-ip"),
     *("true-client-ip", "x-original-", "x-rewrite-", "x-accel-"),
 )
-# They act on the whole origin, ask for a password in the hub's name, or are commands for an outer proxy.
+# Headers that act on the whole origin, ask for a password in the hub's name, or are commands for an outer
+# proxy.
 _NOT_TO_BROWSER = frozenset(
     (
         *("set-cookie", "location", "content-location", "refresh", "www-authenticate", "proxy-authenticate"),

@@ -69,8 +69,8 @@ def start_service(
     Raises
     ------
     GipfelError
-        A service with this name runs, a secret or the EDF can't be used, the site refuses its image, or the
-        scheduler refuses the job.
+        A service with this name is running, a secret or the EDF can't be used, the site refuses its image, or
+        the scheduler refuses the job.
     """
     context = submission_context(environment)
     scheduler = spec.scheduler or context.default_setting("scheduler")
@@ -79,7 +79,7 @@ def start_service(
     folder = _free_directory(spec.name, environment)
     spec = spec.model_copy(update={"scheduler": scheduler})
     if spec.blueprint.parts[spec.blueprint.front_part].path == "keep":
-        # Programs that are told their path, such as MLflow, may refuse an empty one.
+        # Programs that get the path as an option, such as MLflow, may refuse an empty one.
         spec = spec.model_copy(update={"prefix": f"/{spec.name}/"})
     with hold_supervisor_lock(folder):
         request = _job_request(spec, folder, context, environment, report)
@@ -104,7 +104,7 @@ def write_service(spec: ServiceSpec, environment: Mapping[str, str]) -> None:
     Raises
     ------
     GipfelError
-        A service with this name runs, or a secret can't be used.
+        A service with this name is running, or a secret can't be used.
     """
     folder = _free_directory(spec.name, environment, by_hub=True)
     with hold_supervisor_lock(folder):
@@ -118,7 +118,7 @@ def _free_directory(name: str, environment: Mapping[str, str], *, by_hub: bool =
     """Return the directory of a service that does not run, after creating it if it is new."""
     folder = service_directory(name, environment)
     earlier = ServiceKind().find(name, environment)
-    # The hub knows best that its own service has ended: the state of a killed job is updated later.
+    # The hub itself knows that its service has ended, before the state file of a killed job says so.
     is_hubs = by_hub and earlier is not None and read_service_state(folder).scheduler == HUB
     if earlier is not None and not earlier.ended and not is_hubs:
         raise GipfelError(
@@ -179,7 +179,8 @@ def _job_request(
         report(line)
     on_host = context.on_host(folder)
     packages = find_environment(spec.blueprint, environment)
-    # The job has few of this shell's variables, and a container few of its directories.
+    # Pass the directory explicitly: a job has few of this shell's variables, a container few of its
+    # directories.
     installed = {VARIABLE: str(packages.parent)} if packages else {}
     try:
         job = JobSpec(
@@ -253,7 +254,7 @@ class ServiceKind:
             if state.phase == "queued" and not is_supervised(folder):
                 write_state(folder, state.model_copy(update=_STOPPED | {"ended_ns": time.time_ns()}))
             return
-        # Without the hub's token, as on a login node: the hub sees that the job has ended.
+        # Without the hub's token, as on a login node, ask the supervisor: the hub notices the end of the job.
         (folder / STOP).touch(mode=0o600)
         if state.scheduler == HUB:
             return
@@ -312,12 +313,12 @@ def _remove_left_secrets(folder: Path) -> None:
 
 
 def service_url(folder: Path) -> str:
-    """Return the address of a running service on its node; one of a hub is reached from other nodes, too.
+    """Return the address of a running service on its node; a hub's service also has it on other nodes.
 
     Raises
     ------
     GipfelError
-        It does not run.
+        The service is not running.
     """
     state = refresh_state(folder, read_service_state(folder))
     if state.phase != "running" or not state.port:

@@ -40,9 +40,9 @@ _POLL_S = 0.2
 _HEARTBEAT_S = 10.0
 _PROBE_S = 5.0
 _MAX_RUNS = 200
-#: In a network namespace of its own, every port is free.
+#: Port of a part that can listen only on TCP; in its own network namespace, every port is free.
 _PORT = "8080"
-#: Ports in it that lead to other parts, one after the other.
+#: First of the consecutive ports in that namespace that lead to other parts.
 _FIRST_OTHER_PORT = 8101
 _PRIVATE_NETWORK = (sys.executable, "-I", "-m", "gipfel_extension.services.programs", "port")
 
@@ -80,7 +80,7 @@ class ServiceSupervisor:
                 sockets.remove()
 
     def _take_over(self) -> None:
-        """Write the state, with the earlier job's runs, once the supervisor of that job has ended."""
+        """Once the supervisor of the earlier job has ended, write the state, with that job's run folders."""
         with suppress(GipfelError, OSError):
             if self._handover.take_over():
                 self._write(runs=self._runs(read_service_state(self._folder).runs, self._state.run))
@@ -136,7 +136,7 @@ class ServiceSupervisor:
         self._packages = str(packages)
 
     def _report(self, sentence: str) -> None:
-        """Show what the start does: in the state, and for the hub's page in the job's log."""
+        """Show a step of the start: in the state, and in the job's log, which the hub's page shows."""
         if self._of_hub:
             sys.stderr.write(f"{sentence}\n")
         self._write(reason=sentence)
@@ -147,7 +147,7 @@ class ServiceSupervisor:
         Raises
         ------
         GipfelError
-            It can't be started, ends, or does not get ready in time.
+            The part can't be started, ends early, or is not ready in time.
         """
         part = self._spec.blueprint.parts[name]
         self._report(f"{self._spec.name}: starting {name}")
@@ -251,7 +251,7 @@ class ServiceSupervisor:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait; from time to time, show before that the supervisor runs."""
+        """Wait; from time to time, first write a sign that the supervisor is alive."""
         if time.monotonic() - self._written > _HEARTBEAT_S:
             await asyncio.to_thread(self._write)
         await asyncio.sleep(_POLL_S)

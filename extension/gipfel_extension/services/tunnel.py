@@ -23,7 +23,7 @@ from .request_rules import RefusedError
 
 #: Path of the websocket, below the service's prefix.
 TUNNEL = "/_gipfel/tunnel"
-#: Header with the file name that the service's clients expect of its socket.
+#: Header with the file name of the socket that the service's clients expect.
 _NAME_HEADER = "X-Gipfel-Socket"
 _SOCKET_NAME = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 _MAX_MESSAGE_BYTES = 16 << 20
@@ -100,7 +100,7 @@ async def _check(session: aiohttp.ClientSession, target: str) -> str:
     """Open one connection, and return the name for the socket; report a refusal before the command runs."""
     try:
         async with session.ws_connect(target) as websocket:
-            # aiohttp gives the answer's headers no other way.
+            # aiohttp has no public access to the headers of the response.
             name = websocket._response.headers.get(_NAME_HEADER, "")  # noqa: SLF001
             return name if _SOCKET_NAME.fullmatch(name) else "service"
     except aiohttp.WSServerHandshakeError as error:

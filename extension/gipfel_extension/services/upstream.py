@@ -1,8 +1,8 @@
 """Connections of the front door to its service's Unix socket, kept open between requests.
 
 `Upstream.request` sends one request and returns as soon as the head of the answer is there; its body streams.
-The parser and the streams are aiohttp's. Its client session is for many hosts, with redirects, cookies and
-proxies: for each request it takes longer than some services for their answer.
+Parser and streams are aiohttp's. aiohttp's client session is not used: with its redirects, cookies and
+proxies it takes longer for a request than some services for their answer.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ ERRORS = (aiohttp.ClientError, HttpProcessingError, ValueError, OSError)
 #: Seconds for the service to accept a connection, and for which an unused one stays open.
 _CONNECT_S = 10.0
 _IDLE_S = 15.0
-#: Requests to send again if the service has closed the connection meanwhile (RFC 9110, section 9.2.2).
+#: Idempotent methods: sent again if the service has closed a kept connection (RFC 9110, section 9.2.2).
 _REPEATABLE = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
 
 
@@ -64,7 +64,7 @@ class Upstream:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        # Unused connections with the time since when, the longest unused first.
+        # Unused connections with the time of their last use, the longest unused first.
         self._unused: list[tuple[float, ResponseHandler]] = []
         self._closing: asyncio.TimerHandle | None = None
 
@@ -117,7 +117,7 @@ class Upstream:
         """Return the connection that was used last; None if there is none."""
         while self._unused:
             connection = self._unused.pop()[1]
-            # What a service sends without a request would be read as the next answer.
+            # Data that the service sent without a request would be read as the next answer.
             if connection.is_connected() and not connection.should_close:
                 return connection
             connection.close()

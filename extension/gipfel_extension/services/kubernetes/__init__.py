@@ -1,6 +1,6 @@
 """Render a blueprint as Kubernetes manifests, the same bytes each time.
 
-Read `target` for the choices, `pod` for what a blueprint becomes, `objects` for the objects around it.
+`target` has the options, `pod` turns a blueprint into a pod, `objects` makes the objects around the pod.
 ``bridge.py`` is a program that runs in the pod; it imports nothing of Gipfel.
 
 The YAML is written from values, never from templates, and every text that could be read as something else is
@@ -25,7 +25,8 @@ from .target import Profile, Target
 __all__ = ["FILES", "Profile", "Target", "render", "to_yaml", "write_manifests"]
 
 KUSTOMIZATION = "kustomization.yaml"
-#: All files that `render` may return: those of an earlier call are removed if they are not among the new.
+#: All files that `render` may return. `write_manifests` removes those of an earlier call that it does not
+#: write.
 FILES = (
     "namespace.yaml",
     "quota.yaml",
@@ -127,7 +128,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-# Parsers differ in what is a number, a time or a truth: `1e3`, `0o7`, `on` and `1:30` are some.
+# Parsers differ in what they read as a number, time or boolean, for example `1e3`, `0o7`, `on`, `1:30`.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*")
 _NOT_PLAIN = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 

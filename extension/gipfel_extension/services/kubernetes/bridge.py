@@ -1,4 +1,4 @@
-"""Bridge between addresses in a pod, and check that one of them answers; uses the standard library alone.
+"""Bridge between addresses in a pod, and a check that one of them answers. Imports only the standard library.
 
 ``bridge.py serve LISTEN=TARGET...`` passes on connections. ``bridge.py check TARGET [PATH [STATUS,...]]``
 exits with 0 if the target accepts a connection and, with a PATH, answers a request for it. An address is the

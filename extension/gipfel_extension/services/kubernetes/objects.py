@@ -71,7 +71,7 @@ def workload(spec: ServiceSpec, target: Target, pod: Object) -> Object:
     if is_single:
         content["serviceName"] = spec.name
     else:
-        # The quota has room for one pod.
+        # The quota allows one pod, so that a rolling update could not start the second.
         content["strategy"] = {"type": "Recreate"}
     content["template"] = template
     kind = "StatefulSet" if is_single else "Deployment"
@@ -153,8 +153,8 @@ def quota(spec: ServiceSpec, target: Target, pod: Object) -> Object:
 def network_policy(spec: ServiceSpec, target: Target) -> Object:
     """Return who may connect to the pod, and where it may connect to.
 
-    Policies know addresses, not the host names in ``outbound``: a service that names any may connect to their
-    ports anywhere outside of private networks.
+    Policies match addresses, not the host names in ``outbound``: a service with any entry there may connect
+    to the ports of its entries at all addresses outside of private networks.
     """
     sources: list[Object] = [{"podSelector": {}}]
     if target.host:
@@ -195,7 +195,7 @@ def _paths(spec: ServiceSpec) -> Iterator[tuple[str, bool]]:
 def ingress(spec: ServiceSpec, target: Target) -> Object:
     """Return an Ingress with TLS, and with the login of an oauth2-proxy."""
     annotations = dict(target.names.annotations)
-    # An upload or a stream is as long as it is.
+    # No limits on the size of an upload or the duration of a stream.
     annotations |= {
         "nginx.ingress.kubernetes.io/proxy-body-size": "0",
         "nginx.ingress.kubernetes.io/proxy-read-timeout": "3600",

@@ -22,7 +22,8 @@ Object = dict[str, Any]
 
 DOOR_PORT = 8000
 BRIDGE_FILE = "bridge.py"
-#: As the front door does: programs refuse other names, against attacks that rebind a name to their address.
+#: Host header of requests, as from the front door: programs refuse other names, as protection against DNS
+#: rebinding.
 HOST = "localhost"
 _PYTHON = "python3"
 _SOCKETS, _STORAGE, _SECRETS, _PACKAGES, _PROGRAMS = (
@@ -93,7 +94,7 @@ def service_image(spec: ServiceSpec, target: Target, edf_image: str) -> str:
     Raises
     ------
     GipfelError
-        There is none, it is a file, or its content may change.
+        There is no image, it is a file, or it has no digest, so that its content may change.
     """
     image = target.image or edf_image
     if not image:
@@ -233,7 +234,7 @@ def _address(spec: ServiceSpec, name: str) -> str:
 
 
 def _routes(spec: ServiceSpec) -> list[str]:
-    """Return the bridge's arguments: to the part that is shown, and to ports that others need as sockets."""
+    """Return the bridge's arguments: to the front part, and from sockets to parts that listen on a port."""
     found = [f":{DOOR_PORT}={_address(spec, spec.blueprint.front_part)}"]
     needed = {each for part in spec.blueprint.parts.values() for each in part.needs}
     ports = (name for name in sorted(needed) if spec.blueprint.parts[name].listen == "port")

@@ -32,7 +32,7 @@ class Profile(Frozen):
     ingress_class: str = ""
     annotations: dict[str, str] = Field(default={})
     scheduler: str = ""
-    """The scheduler of its pods: that of slurm-bridge starts a Slurm job for each."""
+    """``schedulerName`` of its pods, empty for the default; slurm-bridge's starts a Slurm job for each."""
 
 
 #: The names are those of the clusters' documentation: CSCS's Kubernetes service, and SchedMD's slurm-bridge.
@@ -50,7 +50,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 
 
 class Target(Frozen):
-    """What `render` needs beside the service itself.
+    """Options of `render`: everything that the service itself does not determine.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Target(Frozen):
     namespace
         A namespace that exists; empty for one of the service's own, named like it.
     host
-        Host name of the service's URL; without one it is reachable in the cluster alone.
+        Host name of the service's URL; without one it is reachable only within the cluster.
     login
         URL of an oauth2-proxy that the Ingress asks about each request.
     without_login
