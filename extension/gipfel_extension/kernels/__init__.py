@@ -26,7 +26,7 @@ from ..telemetry.files import read_record_file
 _SECONDS = 15.0
 _MAX_BYTES = 1 << 14
 _NUMBERS = re.compile(r"([0-9]{1,2})\.([0-9]{1,3})")
-#: Older versions cannot parse the program that starts a kernel.
+#: Oldest Python that can parse ``start.py``, which starts a kernel.
 _OLDEST = (3, 8)
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _FIND_PACKAGE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
@@ -226,7 +226,7 @@ def _write_spec(data: Path, name: str, content: str) -> None:
     (folder / "kernel.json").write_text(content)
 
 
-#: Fix for a Python that cannot be a kernel.
+#: Fix in messages about a Python that cannot be a kernel.
 INSTALL_IPYKERNEL = "Install ipykernel into it: `python -m pip install ipykernel` in that environment."
 _FILE = ("-f", "{connection_file}")
 

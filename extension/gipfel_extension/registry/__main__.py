@@ -98,7 +98,7 @@ def _utc(iso: str) -> str:
     return iso.replace("T", " ").replace("+00:00", " UTC")
 
 
-# Limit for any request; reports of senders with the scope `write` may be larger.
+# Limit for the body of any request; a report of a sender with the scope `write` may be larger.
 _MAX_BODY_BYTES = 1 << 16
 _DELETE_EVERY_MS = 3600 * 1000
 _SLURM_COMMANDS = ("PATH", "LANG", "LD_LIBRARY_PATH", *SLURM_VARIABLES)

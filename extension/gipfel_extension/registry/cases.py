@@ -18,7 +18,7 @@ from .schema import CaseRow, ReportRow, ResultRow, StepRow
 StepState = Literal["proposed", "done", "dry_run", "dismissed"]
 #: Name of the actor in the audit log for actions without an operator.
 REGISTRY = "registry"
-#: Maximum on one page, and in one answer of the API.
+#: Maximum number of steps on one page, and in one response of the API.
 MAX_STEPS = 200
 _BATCH_SIZE = 500
 _PENDING = (StepRow.state == "proposed", CaseRow.closed_ns.is_(None))
@@ -119,7 +119,7 @@ def close(session: Session, case: CaseRow, *, by: str, now_ns: int) -> None:
 
 
 def opened_since(session: Session, since_ns: int) -> int:
-    """Return how many cases were opened since then."""
+    """Return how many cases were opened since a time (UTC, ns)."""
     query = select(func.count()).select_from(CaseRow).where(CaseRow.opened_ns > since_ns)
     return session.scalar(query) or 0
 
@@ -131,7 +131,7 @@ def open_cases(session: Session) -> int:
 
 
 def drained_since(session: Session, since_ns: int, *, dry_run: bool) -> int:
-    """Return how many nodes this registry drained since then; in dry runs, dry runs count as well."""
+    """Return how many nodes were drained since a time (UTC, ns); in dry runs, count simulated drains, too."""
     states = ("done", "dry_run") if dry_run else ("done",)
     query = select(func.count()).where(
         StepRow.action == "drain", StepRow.state.in_(states), StepRow.decided_ns > since_ns

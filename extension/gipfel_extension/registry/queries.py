@@ -224,7 +224,7 @@ def recent_audit_lines(session: Session, *, limit: int = 200) -> tuple[AuditLine
 
 _HOUR_NS = 3600 * 10**9
 _DAY_NS = 24 * _HOUR_NS
-#: Maximum in one report; senders shorten a longer report.
+#: Maximum number of results in one report; senders shorten a longer one.
 MAX_RESULTS = 50_000
 _MAX_RESULTS_PER_HOUR = 400_000
 _MAX_WITHDRAWALS_PER_HOUR = 3

@@ -38,8 +38,8 @@ class Base(DeclarativeBase):
 class ReportRow(Base):
     """Report of one vetting run, with the sender as authenticated by the hub.
 
-    ``vouched``: the sender has the scope `vouch`, with which one report is enough for a rule. ``confirmed``:
-    the scheduler confirmed that the job belonged to the sender and had these nodes.
+    ``vouched``: the sender's token has the scope `vouch`, so that one report is enough evidence for a rule.
+    ``confirmed``: the scheduler confirmed that the job belonged to the sender and had these nodes.
     """
 
     __tablename__ = "reports"

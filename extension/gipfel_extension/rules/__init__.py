@@ -1,6 +1,6 @@
 """Rules that users, sites and packages write as YAML files: their format, JSON Schema and directories.
 
-Gipfel's own are in ``catalogue/``. Then read `../diagnosis/rules.py` (what a rule does),
+Gipfel's own rules are in ``catalogue/``. Then read `../diagnosis/rules.py` (what a rule does),
 `../diagnosis/rule_run.py` (rules applied to a run that was recorded) and `__main__` (rules as JSON, for the
 recorder).
 """
@@ -46,7 +46,8 @@ class RuleEntry(Frozen):
 
     ``metric`` is the name of a recorded metric (`gipfel catalogue`), or of one that the program logs, in
     which ``*`` stands for any characters. ``where`` selects ranks: ``pp=6,7 & dp=0``, ``rank=0-7``,
-    ``node=nid001``.
+    ``node=nid001``. ``condition`` is `STATISTIC above|below NUMBER`, see the README. ``window`` is the time
+    range that is judged, 10s to 6h; ``sentence`` is the message of a hit.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9](?:-?[a-z0-9]){0,39}$")]
@@ -133,8 +134,8 @@ def known_rules(
 ) -> tuple[dict[str, KnownRule], tuple[FileDiagnostic, ...]]:
     """Return all rules by name, and the mistakes in files that can't be used.
 
-    The first rule with a name counts: the user's, the site's, those of packages, Gipfel's. So a user or a
-    site changes a rule, or disables it with ``enabled: false``.
+    Of rules with equal names the first is used: the user's, the site's, a package's, Gipfel's. So a user or a
+    site can replace a rule, or disable it with ``enabled: false``.
     """
     found: dict[str, KnownRule] = {}
     problems: list[FileDiagnostic] = []
@@ -162,7 +163,7 @@ _WRITER = "rules"
 
 
 def run_hits(run: Path, rules: Sequence[Rule]) -> tuple[list[Hit], tuple[str, ...]]:
-    """Return the hits of rules in a run, and notes on what could not be judged.
+    """Return the hits of rules in a run, and notes on rules that could not be applied.
 
     Raises
     ------
@@ -202,7 +203,7 @@ def run_hits(run: Path, rules: Sequence[Rule]) -> tuple[list[Hit], tuple[str, ..
 
 
 def save_hits(run: Path, hits: Sequence[Hit]) -> int:
-    """Add hits to the events of a run, without those that it has; return the number that were added.
+    """Add hits to the events of a run, unless the run has them already; return the number added.
 
     Events that an earlier call added are replaced.
 
@@ -230,7 +231,7 @@ def save_hits(run: Path, hits: Sequence[Hit]) -> int:
 
 
 def _is_same(event: Event, hit: Hit) -> bool:
-    """Return whether a recorder saw the hit."""
+    """Return whether an event, which a recorder has written, is this hit."""
     near_ns = max(10 * hit.rule.bucket_ns, int(hit.rule.window_s * 1e9))
     return (
         event.device == hit.device

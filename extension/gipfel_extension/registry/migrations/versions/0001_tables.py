@@ -1,4 +1,4 @@
-"""The first tables."""
+"""Create the first version of the tables."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ _ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create all tables."""
     op.create_table(
         "reports",
         sa.Column("id", _ID, sa.Identity(), primary_key=True),
@@ -93,6 +93,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Drop all tables."""
     for name in ("audit", "steps", "cases", "results", "reports"):
         op.drop_table(name)
