@@ -23,12 +23,12 @@ from .wandb_file import open_wandb
 
 _MAX_DEPTH = 12
 _MAX_ENTRIES = 200_000
-#: Files of one search; the rest is not read, and the search says so.
+#: Maximum number of files of one search; further ones are not read, and `Search.cut` is set.
 MAX_FILES = 2_000
 _FIRST_LINE = 64 << 10
 _LOGS = (".log", ".out", ".err", ".txt")
 _NO_METRICS = frozenset(("node_modules", "__pycache__", "site-packages"))
-#: A part of a path that names a rank: ``rank3``, ``rank_3``, ``rank-3`` or ``rank=3``.
+#: A path component that names a rank: ``rank3``, ``rank_3``, ``rank-3`` or ``rank=3``.
 _RANK = re.compile(r"(?:^|[^a-z0-9])rank[-_=]?(\d{1,7})(?:[^0-9]|$)", re.IGNORECASE)
 
 Opener = Callable[[Path, int | None], Reader]
@@ -41,14 +41,14 @@ class Kind:
     Parameters
     ----------
     name
-        As the command line shows it.
+        Name that the command line shows.
     fits
         Whether a file has this format, from its path alone or also from its beginning.
     opener
         Function that opens a reader for a path and a rank.
     source
-        Function that returns what the values of a file belong to: two files of one source have one series of
-        each name.
+        Function that returns the source of a file's values. Values of one name from files of the same source
+        are one series.
     """
 
     name: str
@@ -130,7 +130,7 @@ def rank_of(path: Path) -> int | None:
 
 @dataclass
 class Search:
-    """Result of :func:`search`: files with their formats, and whether there were more than it may look at."""
+    """Result of :func:`search`: files with formats; ``cut`` is True if there were more than the limit."""
 
     files: list[tuple[Path, Kind]]
     cut: bool
@@ -188,7 +188,7 @@ def search(
                     kind := known.get(path) or (kind_of(path) if logs is None else _if_fits(logs, path))
                 ):
                     if kind.opener is TrainerStateReader:
-                        # All checkpoints of one training have one history, which is read as one file.
+                        # All checkpoints of a training repeat the same history, which is read as one file.
                         path = output_directory(path) / STATE_FILE
                     files[path] = kind
     return Search(sorted(files.items(), key=lambda each: each[0]), cut)
@@ -218,7 +218,9 @@ class FileSummary:
     rank
         The rank that its path names.
     scalars
-        Number of values.
+        Number of values read.
+    damaged
+        Number of records, lines, cells or names that were dropped.
     problem
         Why the file cannot be read; empty where it can.
     """
@@ -236,7 +238,7 @@ class FileSummary:
 class _File:
     summary: FileSummary
     reader: Reader
-    #: True for a file that was changed last before the time asked for, until its content was read once.
+    #: True for a file last changed before ``since_ns``, until its content has been read once.
     old: bool
 
 
@@ -246,8 +248,8 @@ class Follower:
     Parameters
     ----------
     since_ns
-        Values that are older are left out; of those without a time, the ones in files that were not changed
-        since.
+        Older values are left out. Values without a time are left out if they are in a file that was not
+        changed since then.
     """
 
     def __init__(self, *, since_ns: int | None = None) -> None:
@@ -262,7 +264,7 @@ class Follower:
         return [each.summary for each in self._files.values()]
 
     def search(self, directory: Path, *, exclude: Path | None = None, logs: Kind | None = None) -> None:
-        """Add the metric files below a directory that are not known yet, but for those below `exclude`.
+        """Add the metric files below a directory that are not known yet, except those below `exclude`.
 
         Parameters
         ----------
@@ -282,12 +284,12 @@ class Follower:
             self.notes.append(note)
 
     def add(self, path: Path, kind: Kind | None = None, rank: int | None = None) -> None:
-        """Add a file; one whose format its name does not show is read as JSON lines.
+        """Add a file; if its format can't be recognized, it is read as JSON lines.
 
         Parameters
         ----------
         rank
-            The rank that writes it, where its path names none.
+            The rank that writes the file, used if its path names none.
         """
         if path not in self._files:
             chosen = kind or kind_of(path) or _JSON_LINES

@@ -13,7 +13,7 @@ from .scalar import Names
 
 #: Bytes per read: tens of thousands of scalars.
 PIECE_BYTES = 4 << 20
-#: The bytes before the offset are compared at each read, to notice a rewritten file.
+#: Number of bytes before the offset that are compared at each read, to notice a rewritten file.
 _REMEMBERED = 64
 
 
@@ -53,7 +53,7 @@ class GrowingFile:
             return b""
 
     def advance(self, count: int, read: bytes = b"") -> None:
-        """Move the offset; `read` is what :meth:`read` returned, if all of `count` bytes are of it."""
+        """Move the offset by `count` bytes; `read` is :meth:`read`'s result if it has all of them."""
         last = read[max(0, count - _REMEMBERED) : count]
         self._before = (self._before + last)[-_REMEMBERED:] if count <= len(read) else b""
         self.offset += count
@@ -70,7 +70,7 @@ class GrowingFile:
         return os.pread(file.fileno(), count, self.offset)
 
     def _skip_hole(self, handle: int) -> None:
-        """Move the offset to the next data: a hole of terabytes costs its writer nothing."""
+        """Move the offset to the next data, because a hole in a sparse file may be terabytes long."""
         try:
             data = os.lseek(handle, self.offset, os.SEEK_DATA)
         except OSError as error:

@@ -6,7 +6,7 @@ mlflow/store/tracking/file_store.py, ``_log_run_metric`` and ``_get_metric_from_
 
 ``mlflow.db`` has rows ``key value timestamp step is_nan run_uuid`` in its table ``metrics``; timestamps are
 in milliseconds. The file may be anything: it is opened read-only, only a plain table is read, in pieces,
-and each query has a limit of time. Source: mlflow/store/tracking/dbmodels/models.py, ``SqlMetric``.
+and each query has a time limit. Source: mlflow/store/tracking/dbmodels/models.py, ``SqlMetric``.
 """
 
 import math
@@ -75,7 +75,7 @@ _NEXT = (
     "SELECT rowid, key, value, timestamp, step, is_nan, run_uuid FROM metrics "
     "WHERE rowid > ? ORDER BY rowid LIMIT ?"
 )
-#: What SQLite says while MLflow writes, or makes its tables.
+#: Parts of SQLite's error messages while MLflow writes or creates its tables; reading is tried again.
 _PASSING = ("locked", "no such column", "no such table")
 _NAME = "SELECT name FROM runs WHERE run_uuid = ?"
 
@@ -83,8 +83,8 @@ _NAME = "SELECT name FROM runs WHERE run_uuid = ?"
 class MlflowDatabaseReader:
     """Reader of the metrics of all runs in a database.
 
-    The newest run's metrics keep their names. Those of others that are written at the same time, or were
-    before, are preceded by the run's name, ``bold-cat-7/loss``.
+    The newest run's metrics keep their names. Metrics of earlier runs, and of others that are written
+    at the same time, get the run's name as a prefix: ``bold-cat-7/loss``.
     """
 
     def __init__(self, path: Path, rank: int | None = None) -> None:
@@ -103,7 +103,7 @@ class MlflowDatabaseReader:
         Raises
         ------
         OSError
-            The file can't be read, or is not MLflow's.
+            The file can't be read, or is not an MLflow database.
         """
         try:
             with open_regular(self._path) as file:
@@ -132,7 +132,7 @@ class MlflowDatabaseReader:
         return [scalar for row in rows if (scalar := self._scalar(row)) is not None]
 
     def _assign(self, database: sqlite3.Connection, runs: list[str]) -> None:
-        """Choose the prefix of runs that are new: none for the newest, if no other is written."""
+        """Choose the prefix of new runs: none for the newest, unless another run is being written."""
         new = [run for run in dict.fromkeys(runs) if run not in self._prefixes]
         if not new:
             return

@@ -41,19 +41,19 @@ class Scalar(NamedTuple):
     rank: int | None = None
 
 
-#: Step or time of a value that has none, in a batch.
+#: Placeholder in a batch for a missing step or time.
 NOTHING = -(2**63)
 
 
 class ScalarBatch(Sequence[Scalar]):
-    """Values in columns, each made a :class:`Scalar` when it is asked for.
+    """Values in columns; each becomes a :class:`Scalar` only when it is accessed.
 
     Parameters
     ----------
     names
-        Names by number.
+        Metric names; the first column has indexes into it.
     columns
-        Number of the name, step, time in ns and value of each; ``NOTHING`` for no step or time.
+        Four columns: index of the name, step, time in ns, value; ``NOTHING`` for a missing step or time.
     """
 
     def __init__(self, names: Sequence[str], columns: Sequence[NDArray[Any]], rank: int | None) -> None:
@@ -76,7 +76,7 @@ class ScalarBatch(Sequence[Scalar]):
         return next(iter(self[index : index + 1 or None]))
 
 
-#: ``Scalar._make`` in half the time: it is called for each value.
+#: Same as ``Scalar._make`` in half the time, because it is called for each value.
 _scalar: Callable[[Iterable[Any]], Scalar] = partial(tuple.__new__, Scalar)
 
 
@@ -116,7 +116,7 @@ class Names:
         self._known: dict[bytes | str, str] = {}
 
     def get(self, name: bytes | str) -> str | None:
-        """Return a name as text; None where it is too long or one too many."""
+        """Return a name as text; None if it is too long, or if the file already has the maximum number."""
         known = self._known.get(name)
         if known is not None:
             return known
@@ -148,13 +148,13 @@ def nanoseconds(seconds: float) -> int | None:
     """Return seconds since the epoch in nanoseconds; None for times before 2000 or beyond 64 bits."""
     if not math.isfinite(seconds):
         return None
-    # A product of the whole number would round to 256 ns.
+    # Multiplying the full float by 1e9 would round to multiples of 256 ns.
     whole = math.floor(seconds)
     return plausible_time(whole * 10**9 + round((seconds - whole) * 1e9))
 
 
 def times_of(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return :func:`nanoseconds` of each, ``NOTHING`` where that is None."""
+    """Return :func:`nanoseconds` of each time, with ``NOTHING`` in place of None."""
     fine = (seconds >= _YEAR_2000_NS / 1e9) & (seconds < 9.2e9)
     whole = np.floor(np.where(fine, seconds, 0))
     rest = np.rint((np.where(fine, seconds, 0) - whole) * 1e9)
@@ -166,7 +166,7 @@ def plausible_time(time_ns: int) -> int | None:
     return time_ns if _YEAR_2000_NS <= time_ns < 2**63 else None
 
 
-#: Series (source, metric and rank) that are listed; further ones are counted.
+#: Maximum number of series (source, metric and rank) that are listed; values of others are only counted.
 _MAX_SERIES = 20_000
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _GAP = "·"
@@ -175,7 +175,8 @@ _GAP = "·"
 class Shape:
     """Means of equal numbers of consecutive values, in bounded memory: what a sparkline draws.
 
-    Where there is no more room, neighbours are joined, so that it has 16 to 32 means from 16 values on.
+    When it is full, pairs of neighbours are merged, so that there are 16 to 32 means once there are 16
+    values.
     """
 
     _MAX_MEANS = 32
@@ -187,7 +188,7 @@ class Shape:
         self._waiting = 0
 
     def add(self, value: float) -> None:
-        """Take one value; one that is not finite leaves a gap where it is alone."""
+        """Add one value; a mean is a gap (NaN) if none of its values is finite."""
         if not self._waiting:
             if len(self._sums) == self._MAX_MEANS:
                 self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
@@ -209,7 +210,7 @@ class Shape:
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """Return values as one block character each, of heights between the lowest and the highest."""
+    """Return one block character per value; heights are scaled from the lowest to the highest value."""
     found = list(values)
     finite = [value for value in found if math.isfinite(value)]
     if not finite:
@@ -232,9 +233,9 @@ class Series:
     Parameters
     ----------
     source
-        File or directory of the values, as :class:`~.follow.FileSummary` has it.
+        File or directory of the values, as in `find.FileSummary`.
     last
-        Value that comes last in the file.
+        Last value in the file.
     restarts
         How often the step went back, as it does when a training continues from an earlier checkpoint.
     repeated_steps
@@ -256,7 +257,7 @@ class Series:
     shape: Shape = field(default_factory=Shape, repr=False)
 
     def add(self, scalar: Scalar) -> None:
-        """Take one value."""
+        """Add one value."""
         if not self.count:
             self.first_step = scalar.step
         elif scalar.step is not None and self.last_step is not None:
@@ -302,7 +303,7 @@ class SeriesTable:
         self.left_out = 0
 
     def add(self, source: str, scalars: Iterable[Scalar]) -> None:
-        """Take values of any series of one source."""
+        """Add values of any series of one source."""
         for scalar in scalars:
             key = source, scalar.name, scalar.rank
             series = self._series.get(key)

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from .growing_file import GrowingFile
 from .scalar import Names, Scalar, nanoseconds
 
-#: Longer records are images, graphs or histograms, and no scalars: they are skipped without being read.
+#: Longer records are images, graphs or histograms, not scalars: they are skipped without being read.
 MAX_RECORD_BYTES = 1 << 20
-#: Longer records among these are rare, and their CRC is not computed.
+#: The CRC of longer records, which are rare, is not checked.
 _MAX_CHECKED_BYTES = 4096
 _HEADER = struct.Struct("<QI")
 _FRAME_BYTES = 16
-#: The usual event, one ``simple_value`` of a short tag: wall_time, step, length of the summary, of the value,
-#: of the tag; tag; value.
+#: Bytes of the usual event with one ``simple_value`` and a short tag, in this order: wall_time, step, lengths
+#: of the summary, the value and the tag, then tag and value.
 _ONE_VALUE = re.compile(
     rb"\x09(.{8})(?:\x10([\x80-\xff]{0,9}[\x00-\x7f]))?\x2a(.)\x0a(.)\x0a(.)(.{1,120})\x15(.{4})", re.DOTALL
 )
@@ -60,7 +60,7 @@ class Frames:
     records
         Data of the whole records whose CRCs are right.
     consumed
-        Bytes up to the end of the last whole record, longer than the piece where that one is skipped.
+        Bytes up to the end of the last whole record; more than the piece has if that record is skipped.
     damaged
         Records with a wrong CRC of their data.
     broken
@@ -125,7 +125,7 @@ def _count_sound(array: NDArray[np.uint8], starts: list[int]) -> int:
 
 
 def _wrong_data(array: NDArray[np.uint8], starts: list[int], lengths: list[int]) -> set[int]:
-    """Return the starts of the frames whose data have another CRC than was written."""
+    """Return the starts of the frames whose data do not match their CRC."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for start, length in zip(starts, lengths, strict=True):
         if length <= _MAX_CHECKED_BYTES:
@@ -214,7 +214,7 @@ class TensorBoardReader:
             return None
         frames = split_frames(piece)
         if frames.consumed > len(piece) and self._file.offset + frames.consumed > self._file.size:
-            # The end of a long record is not written yet: come back to it then.
+            # The end of a long record is not written yet: read it again once it is.
             frames = split_frames(piece[: _last_long(piece)])
         self.damaged += frames.damaged + frames.broken
         self._broken = frames.broken
@@ -280,7 +280,7 @@ class TensorBoardReader:
             self.damaged += 1
             return None
         if metadata is not None:
-            # Only the first event of a tag need say which plugin draws it.
+            # Only the first event of a tag must contain the name of its plugin.
             self._plugins.setdefault(name, _plugin(metadata))
         if simple is None and tensor is not None and self._plugins.get(name, b"scalars") == b"scalars":
             simple = _only_element(tensor)
@@ -293,7 +293,7 @@ def open_tensorboard(path: Path, rank: int | None = None) -> TensorBoardReader:
 
 
 def _last_long(piece: bytes) -> int:
-    """Return where the record begins that reaches beyond the piece."""
+    """Return the start of the record that extends beyond the piece."""
     position = 0
     while True:
         whole = position + int.from_bytes(piece[position : position + 8], "little") + 16
@@ -313,7 +313,7 @@ def _plugin(metadata: bytes) -> bytes:
 
 
 def _only_element(tensor: bytes) -> float | None:
-    """Return the value of a TensorProto without dimensions; None where it has some or is not a number."""
+    """Return the value of a TensorProto without dimensions; None if it has dimensions or is not a number."""
     parts = {number: value for number, _, value in fields(tensor)}
     dtype, shape, raw = parts.get(1, 0), parts.get(2, b""), parts.get(4, b"")
     if not isinstance(dtype, int) or dtype not in _DTYPES:

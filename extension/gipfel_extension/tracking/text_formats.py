@@ -1,10 +1,11 @@
 r"""Scalars of JSON lines, CSV files and logs.
 
-JSON lines have one object per line, such as ``{"step": 1, "loss": 0.5}``. The step is the first of the keys
-``step``, ``global_step``, ``_step``, ``iteration`` and ``iter`` that is there, the time the first of
-``time_ns``, ``timestamp``, ``time``, ``_timestamp`` and ``wall_time`` (UTC, seconds since the epoch but for
-the first), and the rank ``rank`` or ``global_rank``. Every other number is a metric. An object below
-``values``, ``metrics`` or ``data`` holds metrics too; those of other objects are called ``train/loss``.
+JSON lines have one object per line, such as ``{"step": 1, "loss": 0.5}``. The step is the first existing key
+of ``step``, ``global_step``, ``_step``, ``iteration`` and ``iter``, the time the first of ``time_ns``,
+``timestamp``, ``time``, ``_timestamp`` and ``wall_time`` (UTC; ``time_ns`` in nanoseconds, the others in
+seconds since the epoch), and the rank ``rank`` or ``global_rank``. Every other number is a metric. An object
+below ``values``, ``metrics`` or ``data`` holds metrics too; metrics in other objects get their key as a
+prefix: ``train/loss``.
 
 CSV files have a header, such as ``metrics.csv`` of Lightning's CSVLogger. A column with one of the names
 above is the step, the time or the rank of a row; each other number is a metric. Empty cells, which
@@ -12,9 +13,9 @@ Lightning writes for metrics that a row does not hold, are not values.
 
 Logs are read by a regular expression with named groups, ``step (?P<step>\d+) .*loss (?P<loss>\S+)``: the
 group ``step`` is the step, ``time`` seconds since the epoch, ``rank`` the rank, and every other group a
-metric; ``__`` in its name stands for a slash. The first match of a line counts. Expressions are RE2's,
-which Arrow brings: matching takes linear time for any expression and text, so look-ahead and back
-references are not known.
+metric; ``__`` in its name stands for a slash. Only the first match in a line is used. Expressions are those
+of RE2, which is part of Arrow: matching takes linear time for any expression and text, so look-ahead and
+back-references are not supported.
 """
 
 import csv
@@ -32,14 +33,14 @@ STEPS = ("step", "global_step", "_step", "iteration", "iter")
 TIMES = ("time_ns", "timestamp", "time", "_timestamp", "wall_time")
 RANKS = ("rank", "global_rank")
 _PLAIN = ("values", "metrics", "data")
-#: Names that describe the line or its writer.
+#: Names that describe the line or its writer, and are not metrics.
 _NO_METRICS = frozenset((*STEPS, *TIMES, *RANKS, "monotonic_ns", "lost"))
 _MAX_DEPTH = 3
 _MAX_VALUES = 1000
 
 
 class JsonLinesReader(LineReader):
-    """Reader of a file of JSON lines; lines that are no objects are dropped and counted."""
+    """Reader of a file of JSON lines; lines that are not objects are dropped and counted."""
 
     def read(self, *, last: bool = False) -> list[Scalar] | None:
         """Return the scalars of the next lines; None where there are no more."""
@@ -129,7 +130,7 @@ class CsvReader(LineReader):
                 else:
                     self._add(row, found)
         except csv.Error:
-            # The rest of the piece is lost; a quote that is never closed, or a cell beyond csv's own limit.
+            # A quote that is never closed, or a cell beyond csv's own limit: the rest of the piece is lost.
             self._bad += 1
         return self._repeats.filter(found)
 
@@ -232,7 +233,7 @@ class LogPattern:
 
 
 class LogPatternReader(LineReader):
-    """Reader of a log; carriage returns of progress bars end a line, too. Other lines are not damage."""
+    """Reader of a log, where a carriage return ends a line, too; lines without a match are not damage."""
 
     def __init__(self, file: GrowingFile, pattern: LogPattern, rank: int | None = None) -> None:
         super().__init__(file, rank)

@@ -42,7 +42,7 @@ class Repeats:
 
     Lightning's CSVLogger rewrites its file when a new metric appears, and transformers rewrites
     ``trainer_state.json`` at each checkpoint, with all earlier values at the beginning. A name whose first
-    values differ from those that were read before is a new series, of which everything counts.
+    values differ from those that were read before is a new series, all of whose values are new.
     """
 
     def __init__(self) -> None:
@@ -50,15 +50,16 @@ class Repeats:
         self._earlier: dict[str, _Series] = {}
 
     def restart(self) -> None:
-        """Take note that the file is read from its beginning again."""
+        """Record that the file is read from its beginning again."""
         for name, series in self._read.items():
-            # A file that is replaced while it is read again still repeats what came before it.
+            # If the file is replaced again during the second reading, it still repeats the first reading's
+            # values.
             if name not in self._earlier or series.count >= self._earlier[name].count:
                 self._earlier[name] = series
         self._read = {}
 
     def filter(self, scalars: list[Scalar]) -> list[Scalar]:
-        """Return the values that were not read before; those of which that is not certain yet come later."""
+        """Return the new values; those that may still be repetitions are returned by a later call."""
         if not self._earlier:
             for each in scalars:
                 self._read.setdefault(each.name, _Series()).add(each)
@@ -80,7 +81,7 @@ class Repeats:
         return found
 
     def finish(self) -> list[Scalar]:
-        """Return the values of a file that ended before it repeated all that was read: a new series."""
+        """Return values held back by `filter`: new ones, if the file ended before it repeated all earlier."""
         found = [each for series in self._read.values() for each in series.waiting]
         for name, series in self._read.items():
             if series.waiting:
@@ -89,21 +90,22 @@ class Repeats:
         return found
 
 
-#: Name of the file.
+#: File name of a Trainer's state.
 STATE_FILE = "trainer_state.json"
-#: A history of 400 000 entries is less.
+#: Larger files are not read; a history of 400 000 entries is smaller.
 _MAX_BYTES = 64 << 20
 _MAX_CHECKPOINTS = 10_000
 _PIECE_ENTRIES = 10_000
 _HISTORY = re.compile(rb'"log_history"\s*:\s*\[')
-#: An entry is parsed for itself, since the parsed file takes ten times its size. Entries are not nested.
+#: Entries are parsed one by one, since the whole parsed file would take ten times its size in memory. Entries
+#: are not nested.
 _ENTRY = re.compile(rb"[\s,]{0,4096}(\{[^{}]{0,65536}\})")
 
 _Version = tuple[int, int, int]
 
 
 class TrainerStateReader:
-    """Reader of the newest state below an output directory, read again when it changed.
+    """Reader of the newest state below an output directory, which is read again whenever it has changed.
 
     Parameters
     ----------
@@ -152,7 +154,7 @@ class TrainerStateReader:
         content = read_regular(path, _MAX_BYTES)
         history = _HISTORY.search(content)
         if history is None:
-            # It is being written, or is something else: its next version may be whole.
+            # The file is being written, or is something else: its next version may be valid.
             self.damaged += 1
             return False
         self._content, self._position = content, history.end()
@@ -163,7 +165,7 @@ class TrainerStateReader:
         self._content = b""
 
     def _newest(self) -> tuple[Path, _Version] | None:
-        """Return the state that was written last, and what tells its version from others."""
+        """Return the state that was written last, and a value that identifies its version."""
         paths = [self._output / STATE_FILE]
         with suppress(OSError), os.scandir(self._output) as entries:
             paths += [

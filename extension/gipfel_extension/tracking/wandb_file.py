@@ -1,8 +1,9 @@
 """Scalars of W&B's offline files, ``wandb/offline-run-*/run-ID.wandb``.
 
-A file is a log of LevelDB with another header and checksum: 7 bytes ``:W&B``, 0xBEE1, version 0; blocks of
-32 KiB; fragments of CRC-32 (of type and data), length, type (whole, first, middle or last) and data. A record
-is a protobuf ``Record``, see :mod:`.wandb_rows`. Source: wandb/sdk/internal/datastore.py of wandb 0.19.
+A file is a LevelDB log with its own header and checksum. It has a header of 7 bytes (``:W&B``, 0xBEE1,
+version 0), and blocks of 32 KiB of fragments of CRC-32 (of type and data), length, type (whole, first, middle
+or last) and data. A record is a protobuf ``Record``, see :mod:`.wandb_rows`. Source:
+wandb/sdk/internal/datastore.py of wandb 0.19.
 """
 
 import struct
@@ -18,11 +19,11 @@ _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK = 32 << 10
 _HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-#: Longer records are tables, images and console output.
+#: Longer records are tables, images and console output, which are skipped.
 _MAX_RECORD_BYTES = 1 << 20
 
 
-#: Columns of such a piece are short enough for a processor's cache.
+#: Bytes per read: the columns of such a piece fit into a processor's cache.
 _PIECE_BYTES = 1 << 20
 
 
@@ -64,7 +65,7 @@ class WandbReader:
                 return None
             position = len(_MAGIC)
         elif offset != self._expected:
-            # A hole of the file was skipped.
+            # A hole in the file was skipped.
             position = min(-offset % _BLOCK, len(piece))
             self._damaged, self._record = self._damaged + 1, None
         records: list[bytes] = []
@@ -115,7 +116,7 @@ class WandbReader:
         return end if end <= size else -1
 
     def _add_fragment(self, kind: int, fragment: bytes, records: list[bytes]) -> None:
-        """Take a fragment, which has its type before it; add the record that it completes."""
+        """Add a fragment, which begins with its type; if it completes a record, add that to ``records``."""
         if kind == _FIRST:
             self._record = bytearray(fragment)
         elif self._record is not None:

@@ -1,9 +1,10 @@
 """Metrics of many records of a W&B file at once: numpy walks the rows of the history together, item by item.
 
 A row is a protobuf ``HistoryRecord``: 1 items (1 ``key``, 2 ``nested_key``, 16 ``value_json``), in any order,
-and 2 the step. Keys are recognised by their bytes, and numbers are parsed by Arrow. What is rare (keys of
-many parts or great length, damage) makes a row *odd*: :func:`read_row` reads it byte by byte, and where there
-are few rows, all. Both find the same values. Source: wandb/proto/wandb_internal.proto of wandb 0.19.
+and 2 the step. Keys are recognised by their bytes, and numbers are parsed by Arrow. Rare cases (keys with
+many components or of great length, damage) make a row *odd*: :func:`read_row` then reads it byte by byte, as
+it reads all rows if there are only few. Both ways give the same values. Source:
+wandb/proto/wandb_internal.proto of wandb 0.19.
 """
 
 import json
@@ -23,15 +24,15 @@ Mask = NDArray[np.bool_]
 #: Row, begin and end in the data.
 Places = tuple[Integers, Integers, Integers]
 
-#: With fewer rows, reading each is as fast.
+#: With fewer rows, reading them one by one is as fast.
 _FEW = 8
 _RECORD_NUMBER, _HISTORY, _ITEM, _STEP_FIELD, _STEP_NUMBER = 0x08, 0x12, 0x0A, 0x12, 0x08
 _KEY, _NESTED = 0x0A, 0x12
-#: Parts of a nested key, and bytes of a key with its tags: more make a row odd.
+#: Components of a nested key, and bytes of a key with its protobuf tags; more make a row odd.
 _PARTS, _KEY_BYTES = 8, 208
-#: Its length and its bytes by eight.
+#: Number of 64-bit words for a key: one for its length, the others for its bytes.
 _WORDS = 1 + _KEY_BYTES // 8
-#: Beyond the last row, so that what follows any position can be looked at.
+#: Appended to the data, so that bytes after any position can be read without a check for the end.
 _PADDING = bytes(_PARTS * 256)
 _MAX_DIGITS = 40
 _NANS = (b"NaN", b'"NaN"')
@@ -39,7 +40,7 @@ _DIGITS = frozenset(b"0123456789-")
 _IS_DIGIT = np.isin(np.arange(256), list(_DIGITS))
 _MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _FACTORS = np.random.default_rng(0).integers(1 << 62, 1 << 63, _WORDS, np.uint64) | np.uint64(1)
-#: Meanings of keys other than metrics, which count from 0.
+#: Meanings of keys other than metrics; a metric's meaning is its index, from 0.
 _IS_STEP, _IS_TIME, _IGNORED, _TOO_MANY = -1, -2, -3, -4
 
 
@@ -69,7 +70,7 @@ class HistoryRows:
         Parameters
         ----------
         records
-            Each with one byte before it, the type of its fragment.
+            Records, each preceded by one byte, the type of its fragment.
         """
         columns = _Columns()
         odd = np.ones(len(records), np.bool_)
@@ -84,7 +85,7 @@ class HistoryRows:
         return columns.batch(self._labels, self._rank)
 
     def _values(self, data: Bytes, items: Places, odd: Mask) -> tuple[Integers, ...]:
-        """Return row, begin and length of the values, and the meanings of their keys; none of odd rows."""
+        """Return row, begin and length of the values, and the meanings of their keys; odd rows have none."""
         row, begin, end = items
         first = data[begin]
         after = begin + 2 + data[begin + 1]
@@ -100,7 +101,7 @@ class HistoryRows:
         size, value = _varints(data, after + 2)
         wrong = (data[after] != 0x82) | (data[after + 1] != 0x01) | (value + size != end)
         odd[row[wrong | (after - begin > _KEY_BYTES)]] = True
-        # Of odd rows, nothing further is looked at.
+        # Odd rows are skipped here and read one by one later.
         key = np.where(odd[row], 0, np.clip(after - begin, 0, _KEY_BYTES))
         meaning, known = self._meanings_of(data, begin, key)
         odd[row[~known]] = True
@@ -115,7 +116,8 @@ class HistoryRows:
             mixed = (word ^ (word >> np.uint64(29))) * factor
             hashes += mixed ^ (mixed >> np.uint64(32))
         place, known = self._places(hashes)
-        # Most files show all their keys soon: first a few, so that sorting all is hardly ever needed.
+        # Most files have all their keys in the first rows: look there first, so that sorting all is rarely
+        # needed.
         for most in (_FEW * 64, len(size)):
             unknown = np.flatnonzero(~known)[:most]
             if len(unknown) and len(self._hashes) < 2 * MAX_NAMES:
@@ -160,7 +162,7 @@ class HistoryRows:
         self, data: Bytes, values: tuple[Integers, ...], steps: Integers, columns: "_Columns"
     ) -> None:
         row, value, size, meaning = values
-        # Of a metric, most that is too long for a number is a histogram.
+        # A metric's value that is too long for a number is mostly a histogram.
         used = np.flatnonzero((meaning != _IGNORED) & ((size <= _MAX_DIGITS) | (meaning < 0)))
         row, value, size, meaning = row[used], value[used], size[used], meaning[used]
         numbers, valid = _numbers(data, value, size)
@@ -195,7 +197,7 @@ class HistoryRows:
 
 
 class _Columns:
-    """Values that are put together in the order of their rows."""
+    """Collects values, and returns them in the order of their rows."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[NDArray[np.generic], ...]] = []
@@ -203,7 +205,7 @@ class _Columns:
     def add(
         self, row: Integers, label: Integers, step: Integers, time_ns: Integers, value: NDArray[np.float64]
     ) -> None:
-        """Take values; those of one row come together and in their order."""
+        """Add values; all values of one row are added in one call, in their order."""
         self._parts.append((row, label, step, time_ns, value))
 
     def batch(self, labels: Sequence[str], rank: int | None) -> ScalarBatch:
@@ -245,7 +247,7 @@ def _items(data: Bytes, histories: Places, odd: Mask) -> tuple[Places, Integers]
         end = begin + length
         good = ((tag == _ITEM) & (length > 1)) | (tag == _STEP_FIELD)
         good &= (length >= 0) & (end <= ends)
-        # Going on for a few long rows would take longer than reading them one by one.
+        # To continue for a few long rows would take longer than to read them one by one.
         if len(rows) < _FEW or len(found) > MAX_NAMES:
             good[:] = False
         stepped = np.flatnonzero(good & (tag == _STEP_FIELD))
@@ -284,7 +286,7 @@ def _varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
 
 
 def _words_of(data: Bytes, begin: Integers, size: Integers) -> list[NDArray[np.uint64]]:
-    """Return the lengths of some keys and their bytes by eight, with zeros after their ends."""
+    """Return the words of some keys: their lengths, and their bytes by eight, padded with zeros."""
     view = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
     words = [size.astype(np.uint64), view[begin] & _MASKS[np.minimum(size, 8)]]
     for offset in range(8, int(size.max(initial=0)), 8):
@@ -296,7 +298,7 @@ def _words_of(data: Bytes, begin: Integers, size: Integers) -> list[NDArray[np.u
 
 
 def _numbers(data: Bytes, begin: Integers, size: Integers) -> tuple[NDArray[np.float64], Mask]:
-    """Return the numbers of texts of JSON, and which texts are one, NaN included."""
+    """Return the numbers in JSON texts, and a mask of the texts that are numbers, NaN included."""
     numbers = np.full(len(begin), math.nan)
     usual = _IS_DIGIT[data[begin]] & (size > 0) & (size <= _MAX_DIGITS)
     plain = np.flatnonzero(usual)
@@ -313,7 +315,7 @@ def _numbers(data: Bytes, begin: Integers, size: Integers) -> tuple[NDArray[np.f
 
 
 def _parsed(data: Bytes, begin: Integers, size: Integers) -> NDArray[np.float64]:
-    # Strings of Arrow lie one after the other: each second one is what stands between two numbers.
+    # Arrow's strings are contiguous, so every second string is the text between two numbers.
     offsets = np.zeros(2 * len(begin) + 1, np.int32)
     offsets[1::2], offsets[2::2] = begin, begin + size
     texts = pa.Array.from_buffers(
@@ -331,7 +333,9 @@ def _steps(numbers: NDArray[np.float64]) -> Integers:
 
 
 def read_row(record: bytes) -> tuple[int | None, int | None, list[tuple[bytes, float]]]:
-    """Return step, time and metrics of a record, which has one byte before it; none of another record.
+    """Return step, time and metrics of a record, which is preceded by one byte.
+
+    A record that is not a row of the history has neither, and no metrics.
 
     Raises
     ------
