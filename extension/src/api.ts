@@ -218,8 +218,9 @@ export interface IJobTopology {
 }
 
 /**
- * Groups of equal name, size and source: `calls` by kind and `sent` bytes of all of them together. `ranks`
- * names the members where it is one group, `nodes` is the most nodes that one of them spans.
+ * Groups of equal name, size and source, with sums of their `calls` by kind and `sent` bytes. `groups` is
+ * their number and `size` the members of each. `ranks` lists the members if there is only one group. `nodes`
+ * is the largest number of nodes that one of the groups spans.
  */
 export interface IGroupFamily {
   readonly label: string;
@@ -233,9 +234,9 @@ export interface IGroupFamily {
 }
 
 /**
- * Equal calls of a family of groups. Times are microseconds and null where none was recorded. `algbw` and
- * `busbw` are bytes per second at the median. `slowest` names the ranks of a group that takes `factor` times
- * as long as its peers.
+ * Calls of equal kind and size in a `GroupFamily`. `size` is in bytes, times are in microseconds, null if
+ * none was recorded. `algbw` and `busbw` are bytes per second at the median. `slowest` names the ranks of a
+ * group that takes `factor` times as long as its peers.
  */
 export interface ISlowCalls {
   readonly label: string;

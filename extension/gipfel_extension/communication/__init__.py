@@ -1,10 +1,10 @@
 """Communication of a job from recorded calls: bytes between ranks and nodes, and the slowest collectives.
 
-`read_communication` reads the dumps of PyTorch's flight recorder (`traffic`) and what NCCL writes.
-Inspector: NVIDIA/nccl, ext-profiler/inspector/README.md, format v4.0: an object for each collective of each
-rank, with ``header``, ``metadata`` and ``coll_perf``. RAS: NCCL 2.28.7 and newer, ``SET FORMAT json`` and
-``VERBOSE STATUS``: counts of launched collectives, without sizes and times. Both number ranks within a
-communicator, so a process (node and PID) tells which rank of the job it is.
+`read_communication` reads the dumps of PyTorch's flight recorder (`traffic`), NCCL Inspector's files and RAS
+answers. Inspector: NVIDIA/nccl, ext-profiler/inspector/README.md, format v4.0: an object for each collective
+of each rank, with ``header``, ``metadata`` and ``coll_perf``. RAS: NCCL 2.28.7 and newer, ``SET FORMAT json``
+and ``VERBOSE STATUS``: counts of launched collectives, without sizes and times. Both number ranks within a
+communicator, so ranks of the job are identified by process (node and PID).
 """
 
 import fnmatch
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _INSPECTOR, _RAS = "NCCL Inspector", "NCCL RAS"
-#: Of a longer file of the Inspector, the end is read.
+#: Of a longer Inspector file, only this many bytes at its end are read.
 MAX_BYTES = 64 << 20
 _MAX_RANKS, _MAX_NAME = 100_000, 100
 _MOST_COMMUNICATORS = 20_000
@@ -55,7 +55,7 @@ class _Communicator:
 
 
 class InspectorCalls:
-    """Collectives in files of NCCL Inspector: `add_file` takes each, `into` adds them up."""
+    """Collectives from NCCL Inspector files: call `add_file` for each file, then `into` once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -69,7 +69,7 @@ class InspectorCalls:
         Raises
         ------
         ValueError
-            It has no object of the Inspector.
+            The file has no Inspector object.
         """
         found = sum(map(self._add, _objects(content)))
         if not found:
@@ -108,7 +108,10 @@ class InspectorCalls:
 def read_inspector_calls(
     files: Sequence[Path], traffic: Traffic, world: Mapping[Process, int], *, limit_s: float = math.inf
 ) -> int:
-    """Add files of NCCL Inspector to the traffic, and return how many were read."""
+    """Add NCCL Inspector files to the traffic, and return how many were read.
+
+    After ``limit_s`` seconds no further file is read.
+    """
     end = time.monotonic() + limit_s
     calls, read = InspectorCalls(), 0
     for number, path in enumerate(files):
@@ -129,12 +132,12 @@ def read_inspector_calls(
 
 
 def add_ras(document: Any, traffic: Traffic, world: Mapping[Process, int]) -> None:
-    """Add the communicators of a document of RAS to the traffic.
+    """Add the communicators of a RAS document to the traffic.
 
     Raises
     ------
     ValueError
-        It is not a document of RAS.
+        It is not a RAS document.
     """
     listed = document.get("communicators") if isinstance(document, dict) else None
     if not isinstance(listed, list):
@@ -163,7 +166,7 @@ def add_ras(document: Any, traffic: Traffic, world: Mapping[Process, int]) -> No
 
 
 def is_inspector(path: Path) -> bool:
-    """Return whether a file begins as those of NCCL Inspector do."""
+    """Return whether a file begins like an NCCL Inspector file."""
     try:
         with open_regular(path) as file:
             start = file.read(_FIRST)
@@ -233,7 +236,7 @@ def _positive(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 < value < 1e15 else None
 
 
-#: Directories of a launch in which these files lie, and names of RAS's answers.
+#: Directories of a launch with dumps and Inspector files, and names of files with RAS answers.
 DUMPS, INSPECTOR, _RAS_FILES = "flight_recorder", "nccl-inspector*", "*ras*.json"
 _MAX_FILES = 100_000
 _LIMIT_S = 60.0
@@ -242,21 +245,21 @@ _LIMIT_S = 60.0
 def read_communication(
     folder: Path, *, ras: Any = None, nodes: Mapping[int, str] | None = None, limit_s: float = _LIMIT_S
 ) -> CommunicationReport:
-    """Return the report on a launch's directory, or on any directory with dumps or files of NCCL.
+    """Return the report on a launch's directory, or on any directory with dumps or NCCL's files.
 
     Parameters
     ----------
     ras
-        An answer of NCCL's RAS in addition to those in files.
+        A RAS document, in addition to those in files.
     nodes
-        Node of each rank, where the directory does not have it.
+        Node of each rank; used where the directory does not have it.
     limit_s
         Seconds after which no further dump, and no further file of the Inspector, is read.
 
     Raises
     ------
     GipfelError
-        The directory can't be read, holds nothing to read, or dumps of several jobs.
+        The directory can't be read, has none of these files, or has dumps of several jobs.
     """
     traffic = Traffic()
     records = read_rank_records(folder)
@@ -289,7 +292,7 @@ def read_communication(
 
 
 def communication_sources(folder: Path) -> tuple[Path | None, list[Path], list[Path]]:
-    """Return the directory of dumps, the files of NCCL Inspector and those with answers of RAS.
+    """Return the directory of dumps (None if there is none), the NCCL Inspector files, and the RAS files.
 
     Raises
     ------
@@ -312,7 +315,7 @@ def communication_sources(folder: Path) -> tuple[Path | None, list[Path], list[P
 
 
 def _add_answers(files: Iterable[Path], ras: Any, traffic: Traffic, world: Mapping[Process, int]) -> bool:
-    """Add answers of RAS, and return whether there was one."""
+    """Add RAS answers to the traffic, and return whether there was one."""
     found = False
     for path in files:
         try:

@@ -15,10 +15,12 @@ from ..telemetry.figures.palette import HEAT, clear_layout, empty_plot
 from ..training.flight_recorder.report import name_ranks
 from .traffic import Calls, Group, Traffic, bus_factor, pair_bytes
 
-#: More ranks than this are put together by node, and nodes or ranks without one in blocks.
+#: Above this number of ranks, the matrix has a row per node; if nodes are unknown or too many (the second
+#: number), a row per block of consecutive ranks or nodes.
 MOST_RANKS, _MOST_BINS = 64, 256
 _MOST_ROWS, _MOST_PROBLEMS = 100, 8
-#: A group is named that takes so many times as long as the median of at least so many of equal name and size.
+#: A group is reported as slow if its median time is this factor above the median of its peers, the groups of
+#: equal name and size, of which there must be at least this many.
 _SLOW, _PEERS = 1.25, 4
 _SPREAD = (
     "Bytes are what ranks need to send for each call, spread evenly over the members: S/n for each pair of "
@@ -34,9 +36,10 @@ _LEFT_PIXELS, _RIGHT_PIXELS, _TOP_PIXELS, _BOTTOM_PIXELS = 110, 84, 12, 70
 
 
 class GroupFamily(Frozen):
-    """Groups of equal name, size and source: ``calls`` by kind and ``sent`` bytes of all of them together.
+    """Groups of equal name, size and source, with sums of their ``calls`` by kind and ``sent`` bytes.
 
-    ``ranks`` names the members where it is one group, ``nodes`` is the most nodes that one of them spans.
+    ``groups`` is their number and ``size`` the members of each. ``ranks`` lists the members if there is only
+    one group. ``nodes`` is the largest number of nodes that one of the groups spans.
     """
 
     label: str
@@ -50,10 +53,11 @@ class GroupFamily(Frozen):
 
 
 class SlowCalls(Frozen):
-    """Equal calls of a family of groups.
+    """Calls of equal kind and size in a `GroupFamily`.
 
-    Times are microseconds and null where none was recorded. ``algbw`` and ``busbw`` are bytes per second at
-    the median. ``slowest`` names the ranks of a group that takes ``factor`` times as long as its peers.
+    ``size`` is in bytes, times are in microseconds, null if none was recorded. ``algbw`` and ``busbw`` are
+    bytes per second at the median. ``slowest`` names the ranks of a group that takes ``factor`` times as long
+    as its peers.
     """
 
     label: str
@@ -70,7 +74,7 @@ class SlowCalls(Frozen):
 
 
 class TrafficMatrix(Frozen):
-    """Bytes from each row to each column; ``by`` tells what these are: ``rank``, ``node`` or ``block``."""
+    """Bytes from each row to each column; ``by`` says what rows are: ``rank``, ``node`` or ``block``."""
 
     by: str
     labels: tuple[str, ...]
@@ -80,9 +84,9 @@ class TrafficMatrix(Frozen):
 class CommunicationReport(Frozen):
     """Traffic of a job.
 
-    ``lines`` begin with what stands out. ``sources`` tells what was read. ``seconds`` is the time between the
-    first and the last call. ``across`` is the share of the bytes that go to another node, null where nodes
-    are not known.
+    ``lines`` are the report as text, the most important findings first. ``sources`` lists what was read.
+    ``sent`` is in bytes. ``seconds`` is the time between the first and the last call. ``across`` is the share
+    of the bytes that go to another node, null where nodes are not known.
     """
 
     lines: tuple[str, ...]
@@ -158,7 +162,7 @@ def _families(traffic: Traffic) -> dict[tuple[str, int, str], _Family]:
 
 
 def _name(group: Group) -> str:
-    # Communicators of NCCL have no names, and those of one size most often have one purpose.
+    # NCCL's communicators have no names; those of equal size usually have the same purpose.
     return "communicator" if group.label.startswith("communicator ") else group.label
 
 
@@ -335,7 +339,7 @@ def matrix_figure(matrix: TrafficMatrix, *, dark: bool = False) -> dict[str, Any
     layout = clear_layout(
         "", _TOP_PIXELS + _BOTTOM_PIXELS + pixels, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS
     )
-    # Titles of axes beside names of nodes, and the scale of colors.
+    # Room for axis titles beside the names of nodes, and for the color scale.
     layout["margin"] |= {"l": _LEFT_PIXELS, "r": _RIGHT_PIXELS}
     labels = [plain_text(each) for each in matrix.labels]
     step = -(-len(labels) // _MOST_LABELS)
@@ -360,7 +364,7 @@ def matrix_figure(matrix: TrafficMatrix, *, dark: bool = False) -> dict[str, Any
 
 def _trace(low: float, high: float, *, dark: bool) -> dict[str, Any]:
     powers = [float(each) for each in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
-    # Without two powers of ten in it, a scale says nothing.
+    # A scale needs two labels to be readable: without two powers of ten, label its ends.
     ticks = powers if len(powers) > 1 else [low, high]
     return {
         "type": "heatmap",

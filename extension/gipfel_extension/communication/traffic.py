@@ -84,8 +84,8 @@ class Traffic:
 
     ``calls`` is keyed by group, kind and bytes; ``pairs`` has bytes of point-to-point traffic by sender and
     receiver. ``nodes`` is the node of each known rank. ``counts`` has numbers of calls by group and kind,
-    from sources without sizes. ``problems`` are lines on files that can't be read, ``notes`` on what others
-    lack.
+    from sources without sizes. ``problems`` are lines on files that can't be read, ``notes`` on information
+    that is missing in other files.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -166,7 +166,7 @@ class FlightCalls:
         numbers = {
             group.name: self._numbers.setdefault(group, len(self._numbers))
             for group in (*dump.groups, *dump.logs)
-            if group.name  # gloo lists one without a name.
+            if group.name  # gloo lists a group without a name.
         }
         for (name, is_p2p, number), entries in bundles.items():
             if name not in numbers or is_abandoned(entries):
@@ -197,7 +197,7 @@ class FlightCalls:
         for (group, sender, receiver, size), count in self._receives.items():
             if max(sender, receiver) < len(members[group]):
                 pair = members[group][sender], members[group][receiver]
-                # Where the sender has a dump, its sends are counted.
+                # If the sender has a dump, its sends are counted instead.
                 if pair[0] not in job.dumps:
                     traffic.add_pair(places[group], pair, size, [None] * count)
 
@@ -233,7 +233,7 @@ def read_flight_calls(folder: Path, traffic: Traffic, *, limit_s: float) -> int:
 
 
 def _time_us(entry: Mapping[str, Any]) -> float | None:
-    """Return the time of a call: of the GPU if recorded, else from its observed begin to its observed end."""
+    """Return the time of a call: GPU time if recorded, else from its observed start to its observed end."""
     duration = entry.get("duration_ms")
     if isinstance(duration, int | float) and 0 < duration < 1e9:
         return float(duration) * 1e3
