@@ -4,8 +4,9 @@ A request is ``{"id", "what", "ranks", "method", "native", "seconds", "steps"}``
 launch's directory in ``deeper/<id>/``: a file of each rank, and ``answer-<rank>.json`` with its path, or with
 the reason why there is none.
 
-`look_from_outside` runs in the process that started the rank, `look_from_inside` in the rank's own. Both run
-the copy in the launch's directory with the image's Python, 3.9 or newer, and only the standard library.
+`look_from_outside` runs in the process that started the rank, `look_from_inside` in the rank's own process.
+Both run from the copy of this file in the launch's directory, with the image's Python, 3.9 or newer, and only
+the standard library.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from typing import Any
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 _PROGRESS_BYTES = 1024
 _MOST_REQUEST_BYTES = 1 << 20
-#: Longest wait for the steps of a trace.
+#: Longest wait in seconds for the steps of a trace.
 _TRACE_LIMIT_S = 600.0
 _MOST_EVENTS = 100_000
 _IDENTIFIER = re.compile(r"[a-z]+-[0-9TZ]{8,24}-[0-9a-f]{4,16}")
 _MOST_SECONDS = 600.0
 _RATE = 100
 _PY_SPY_S = 30.0
-#: Longest wait for stacks after the signal, and for their end: faulthandler writes them line by line.
+#: In seconds: longest wait for stacks after the signal; time without growth after which they are complete,
+#: since faulthandler writes them line by line; and the pause between two checks of the file.
 _SIGNAL_S, _SETTLE_S, _LOOK_S = 8.0, 0.3, 0.05
 _FALLBACK_S = 20.0
 _MOST_STACK_BYTES = 4 << 20
@@ -76,7 +78,7 @@ def look_from_inside(folder: str, rank: int, hooks: Any, request: Any) -> None:
 def _answer(
     folder: str, rank: int, request: Any, look: Callable[[str, int, Any], dict[str, Any] | None]
 ) -> None:
-    """Write what a look returns, with the size of its file, or why it failed; nothing for None."""
+    """Write the result of a look with the size of its file, or why it failed; write nothing for None."""
     try:
         found = look(folder, rank, request)
         if found is None:
@@ -114,7 +116,7 @@ def _from_outside(folder: str, rank: int, request: Any) -> dict[str, Any] | None
         if request.get("method") == "py-spy":
             raise RuntimeError(note)
     if flame:
-        # The rank samples itself: only it can see its stacks without ptrace.
+        # The rank must sample itself: without ptrace, no other process can read its stacks.
         with open(_path(folder, request, f"sample-{rank}"), "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(note)
         return None
@@ -138,7 +140,7 @@ def _status(pid: int | str) -> dict[str, str]:
 
 
 def _write_by_signal(folder: str, rank: int, pid: int, status: dict[str, str], path: str) -> str:
-    """Make faulthandler write the stacks, and copy them; return what is unusual about the process."""
+    """Make faulthandler write the stacks, and copy them; return a note on an unusual process, else ''."""
     state = status.get("State", "")
     if state[:1] in ("T", "t"):
         raise RuntimeError(f"its process is stopped: {state}")
@@ -199,7 +201,7 @@ def _run_py_spy(pid: int, path: str, request: Any, flame: bool) -> str:  # noqa:
 def permission_problem(lines: list[str], scope: str, status: dict[str, str]) -> str:
     """Return why py-spy failed: the permission that is missing and who can give it, else its message.
 
-    `lines` are those of its stderr, `scope` is ``kernel.yama.ptrace_scope``, `status` ``/proc/self/status``.
+    `lines` are py-spy's stderr, `scope` is ``kernel.yama.ptrace_scope``, `status` ``/proc/self/status``.
     """
     message = " ".join(line.strip() for line in lines[-3:])[:300]
     if not re.search(r"permission denied|operation not permitted|EPERM|os error 1\b", message, re.IGNORECASE):
@@ -304,7 +306,7 @@ class _Steps:
         Raises
         ------
         RuntimeError
-            The steps did not come, or the work failed.
+            The training made no steps in time, or the work failed.
         """
         path = _path(self._folder, request, self.check())
         if self._hooks is None:
@@ -370,7 +372,7 @@ class _Trace(_Steps):
 
 
 class _MemorySnapshot(_Steps):
-    """A snapshot of the CUDA allocator, with the stacks of what was allocated during the steps."""
+    """A snapshot of the CUDA allocator, with the stacks of allocations during the steps."""
 
     _memory: Any = None
 

@@ -119,7 +119,7 @@ def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
 
 
 def tracking_variables(plan: dict[str, Any], environment: Any) -> dict[str, str]:
-    """Return the variables by which a program logs to its launch's run in MLflow, with the server's token.
+    """Return the variables with which a program logs to its launch's MLflow run, with the server's token.
 
     Empty if the program's own variables name a server or a run.
     """
@@ -202,7 +202,7 @@ class Rank:
         )  # fmt: skip
         os.close(log)
         status = self.follow(self.child)
-        # A stop may come before the end of a killed program was noticed.
+        # A request to stop may arrive before the end of a killed program is noticed.
         if status and (not self.stop_requested or status == -signal.SIGKILL):
             self.write_failure(status)
         self.write_record(ended_ns=time.time_ns(), status=status)
@@ -238,7 +238,7 @@ class Rank:
                     _answer_stacks(self.rank)
 
     def write_watch(self) -> Any:
-        """Return what tells the hang alarm that the program writes."""
+        """Return the `WriteWatch` of the program, for the hang alarm; None if it can't be loaded."""
         world, after_s = (
             int(self.environment.get("WORLD_SIZE") or 1),
             float(self.plan.get("hang_after_s", 300.0)),
@@ -325,7 +325,7 @@ def _touched_ns(name: str) -> int:
 
 
 def _answer_stacks(rank: int) -> None:
-    """Carry out a request for stacks of this rank's program, if this rank is asked for them."""
+    """Carry out a request for stacks of this rank's program, if it includes this rank."""
     module = _load("rank_looks.py")
     if module is not None:
         module.look_from_outside(FOLDER, rank)

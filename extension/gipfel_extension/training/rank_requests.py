@@ -1,12 +1,12 @@
 """Watcher thread of a rank: it reports that the rank is alive, and notices requests to look deeper.
 
-Each second it looks at files of the launch's directory: ``dump`` (the flight recorder), ``stacks.json`` and
+Each second it checks files in the launch's directory: ``dump`` (the flight recorder), ``stacks.json`` and
 ``trace.json`` (what to do and for which ranks), which rank_looks.py carries out. ``progress/<rank>`` has the
 rank's steps, its phase and the line of the user's code that it is in.
 
 Each rank runs the copy in the launch's directory with the image's Python, 3.9 or newer, and only the
-standard library. Stacks come from a signal that faulthandler handles in C, so that a rank answers that
-holds Python's lock.
+standard library. faulthandler handles the signal for stacks in C, so even a rank that holds
+Python's lock (GIL) writes them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: Signal that writes the stacks of all threads; a real-time signal, which programs hardly use.
+#: Signal that makes a rank write the stacks of all threads; a real-time signal, since programs rarely use
+#: these.
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 _LOOK_S = 1.0
 _REPORT_S = 5.0
-#: Ranks that may each write their progress in that time.
+#: Number of ranks up to which each writes its progress at that interval; with more, each writes less often.
 _FULL_RATE_RANKS = 64
 _PROGRESS_BYTES = 1024
 _MOST_REQUEST_BYTES = 1 << 20
@@ -53,7 +54,7 @@ class RankWatch:
     hooks
         The rank's `StepHooks`, or None.
     dump
-        Writes the flight recorder's dump.
+        Function that writes the flight recorder's dump.
     hang_after_s
         Seconds after which the alarm reports a hang; progress is written at least ten times in it.
     """
@@ -180,7 +181,7 @@ def _load_looks(folder: str) -> Any:
 
 
 def _permit_parent() -> None:
-    """Permit the process that started this one to attach py-spy, where Yama restricts it to that."""
+    """Permit the parent process to attach py-spy to this one, where Yama restricts ptrace."""
     try:
         with open(_PTRACE_SCOPE, encoding="utf-8") as file:  # noqa: PTH123
             scope = file.read(8).strip()

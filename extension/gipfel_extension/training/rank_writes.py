@@ -1,7 +1,7 @@
 """Writes of a rank's program, as the process that started it sees them, and copies that outlive it.
 
-A program that hangs writes nothing, and one that saves a checkpoint does, whatever its functions are called
-and also while it holds Python's lock: the hang alarm reads `WriteWatch`'s files.
+A program that hangs writes nothing; a program that saves a checkpoint does, whatever the names of its
+functions, and even while it holds Python's lock (GIL). `WriteWatch` touches files that the hang alarm reads.
 
 The copy in the launch's directory runs with the image's Python, 3.9 or newer, and only the standard library.
 """
@@ -12,10 +12,10 @@ import os
 import sys
 import time
 
-#: Bytes between two looks that are a checkpoint rather than a log.
+#: More bytes than this between two observations are a checkpoint rather than a log.
 _MOST_LOG_BYTES = 1 << 20
 _LOOK_S = 5.0
-#: Ranks that may each touch their file in that time.
+#: Number of ranks up to which each touches its file at that interval; with more, each does so less often.
 _FULL_RATE_RANKS = 64
 _DRAIN_S = 60.0
 _DRAIN_LOOK_S = 0.2
@@ -27,11 +27,11 @@ class WriteWatch:
     Parameters
     ----------
     folder
-        The launch's directory, in which ``writing/<rank>`` is touched after each look that saw a megabyte.
+        The launch's directory, in which ``writing/<rank>`` is touched after each megabyte.
     world
-        Number of ranks: of more than 64, each looks less often.
+        Number of ranks; if there are more than 64, each is observed less often.
     hang_after_s
-        Seconds after which the alarm reports a hang; looks are at least ten times in it.
+        Seconds after which the alarm reports a hang; there are at least ten observations in that time.
     """
 
     def __init__(self, folder: str, rank: int, world: int, hang_after_s: float = 300.0) -> None:
@@ -41,7 +41,7 @@ class WriteWatch:
         self._before: tuple[int, int] | None = None
 
     def look(self, pid: int) -> None:
-        """Touch the file if the process has written since the last look; it never raises."""
+        """Touch the file if the process has written more than a log since the last call; never raise."""
         now = time.monotonic()
         if now < self._next_s:
             return
@@ -65,9 +65,9 @@ class WriteWatch:
 
 
 def _written(pid: int) -> tuple[int, int] | None:
-    """Return the bytes that a process has handed to write(2), and that it caused to be stored; None if ended.
+    """Return the bytes that a process passed to write(2), and those it caused to be stored; None if ended.
 
-    The second counts mapped files, too. See proc_pid_io(5).
+    The second number includes writes through mapped files. See proc_pid_io(5).
     """
     try:
         with open(f"/proc/{pid}/io", encoding="ascii") as file:  # noqa: PTH123
@@ -80,7 +80,8 @@ def _written(pid: int) -> tuple[int, int] | None:
 def wait_for_drains(folder: str) -> None:
     """Wait up to a minute for processes of this node that still copy a checkpoint.
 
-    A scheduler would end them with this process. `gipfel_widgets.checkpoint_drain` names them in files.
+    When this process ends, a scheduler may end them, too. `gipfel_widgets.checkpoint_drain` writes a file for
+    each.
     """
     deadline = time.monotonic() + _DRAIN_S
     prefix = os.uname().nodename + "-"
@@ -98,7 +99,7 @@ def wait_for_drains(folder: str) -> None:
 
 
 def _copies_checkpoint(process: str) -> bool:
-    """Return whether a process that has this ID runs and is the one that copies checkpoints."""
+    """Return whether the process with this ID is running, and is one that copies checkpoints."""
     try:
         with open(f"/proc/{int(process)}/cmdline", "rb") as file:  # noqa: PTH123
             return b"gipfel_widgets.checkpoint_drain" in file.read(4096)

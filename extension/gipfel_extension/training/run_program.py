@@ -143,8 +143,8 @@ def _execute(plan: dict[str, Any]) -> None:
     module = sys.modules["__main__"]
     names: dict[str, Any] = module.__dict__
     for title, source in notebook_cells(target, plan["parameters"]):
-        # Without an entry of its own, tracebacks and `inspect.getsource`, which compilers use, read the lines
-        # of this file, because the cells share the loader of __main__.
+        # Without a cache entry for the cell, tracebacks and `inspect.getsource`, which compilers use, would
+        # read lines of this file, because the cells share the loader of __main__.
         linecache.cache[title] = (len(source), None, source.splitlines(keepends=True), title)
         # The names are those of __main__, so that objects that a cell defines can be pickled.
         exec(compile(source, title, "exec"), names)  # noqa: S102 - the user's own code
@@ -219,7 +219,7 @@ def _watch_meshes(module: Any) -> None:
         try:
             names, world = self.mesh_dim_names, int(os.environ.get("WORLD_SIZE") or 0)
             place = self.get_coordinate() if names and self.size() == world else None
-            # Of several meshes, the one with most axes: others are parts or views of it.
+            # Of several meshes, report the one with most axes: the others are submeshes or views of it.
             if place and len(names) > largest[0]:
                 largest[0] = len(names)
                 roles = dict(zip(map(str.lower, names), map(int, place)))  # noqa: B905 - Python 3.9
@@ -250,7 +250,8 @@ def _watch_wrapper(class_name: str, method: str, size: Callable[[Any], int], mod
     setattr(wrapper, method, initialize)
 
 
-#: By module: the class, the method after which its group is known, and the group's size. DDP, FSDP, FSDP2.
+#: DDP, FSDP and FSDP2, by module: the class, the method after which its process group is known, and a
+#: function that returns the group's size.
 _WRAPPERS: dict[str, tuple[str, str, Callable[[Any], int]]] = {
     "torch.nn.parallel.distributed": (
         "DistributedDataParallel", "__init__", lambda each: int(each.process_group.size()),

@@ -1,10 +1,10 @@
 """Hooks that a launch arms in its ranks: they log each rank's steps without a change of the user's code.
 
 A step ends where the optimizer's ``step()`` ends. Its ``step_s`` is the time since the last one, and
-``work_s`` is that without the time for which the rank waited for others: in ``Work.wait`` of
+``work_s`` is ``step_s`` without the time for which the rank waited for others: in ``Work.wait`` of
 torch.distributed, and from the end of a backward pass's computation to its return, where DDP waits for its
-last gradients. On a GPU the second is measured by events on its stream. Lines go to ``metrics.jsonl`` of
-the run, as those of ``gipfel_widgets.log``.
+last gradients. On a GPU, the wait for gradients is measured by events on its stream. Lines are written
+to ``metrics.jsonl`` of the run, in the format of ``gipfel_widgets.log``.
 
 Each rank runs the copy in the launch's directory with the image's Python, 3.9 or newer, and only the
 standard library. Nothing here changes a tensor, waits for a GPU, or raises into the user's code: after an
@@ -23,14 +23,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-#: Shortest time between two lines of a rank; quicker steps are logged as means of several.
+#: Shortest time in seconds between two lines of a rank; shorter steps are logged as means of several.
 _LEAST_S = 0.5
-#: Ranks that may each write a line in that time; more write less often, because they share one file.
+#: Number of ranks up to which each writes a line in that time; with more, each writes less often, because
+#: they share one file.
 _FULL_RATE_RANKS = 128
 _MOST_STEPS_A_LINE = 1 << 20
-#: An optimizer counts steps until another one has made this many alone.
+#: The steps of one optimizer are counted, until another one has made this many steps without it.
 _OTHER_STEPS = 20
-#: Longest time that events of a GPU are kept until they are reached, in lines.
+#: Maximum number of lines that are kept until the GPU has reached their events.
 _MOST_PENDING = 64
 
 
@@ -83,7 +84,7 @@ class Waits:
     Parameters
     ----------
     clock
-        Seconds that never go back.
+        Monotonic clock in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -91,18 +92,18 @@ class Waits:
         self._thread = threading.get_ident()
         self._inside = False
         self.host_s = 0.0
-        #: Function that marks a place on the GPU's stream, and pairs of such marks.
+        #: Function that records an event (a mark) on the GPU's stream, and pairs of such marks around waits.
         self.mark: Callable[[], Any] | None = None
         self.pairs: list[tuple[Any, Any]] = []
 
     def take(self) -> tuple[float, list[tuple[Any, Any]]]:
-        """Return the seconds and the pairs of marks, and begin again."""
+        """Return the seconds of waiting and the pairs of marks, and reset both."""
         found = self.host_s, self.pairs
         self.host_s, self.pairs = 0.0, []
         return found
 
     def timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that counts as waiting while it runs."""
+        """Return `original` wrapped so that the time for which it runs counts as waiting."""
         clock, own = self._clock, threading.get_ident
 
         def wait(*arguments: Any, **named: Any) -> Any:
@@ -120,7 +121,7 @@ class Waits:
         return wait
 
     def watched_backward(self, original: Callable[..., Any], engine: Any) -> Callable[..., Any]:
-        """Return a function that runs a backward pass and measures its end.
+        """Return `original`, which runs a backward pass, wrapped so that waiting at its end is measured.
 
         The engine calls its callbacks in their order once all gradients are computed: this one, then those
         of DDP and FSDP, which were queued during the pass and wait for others, then the one that this one
@@ -180,8 +181,8 @@ class StepLog:
     Parameters
     ----------
     write
-        Called with step, ``step_s`` and ``work_s`` (None: not measured) of a line: means of the steps since
-        the last line.
+        Called for each line with step, ``step_s`` and ``work_s`` (None: not measured), which are means over
+        the steps since the last line.
     least_s
         Shortest time between two lines.
     """
@@ -198,15 +199,15 @@ class StepLog:
         self._first = 0
         self._begin_s = 0.0
         self._begin_mark: Any = None
-        #: Lines whose marks the GPU has not reached.
+        #: Lines whose marks the GPU has not reached yet.
         self._pending: collections.deque[tuple[int, int, float, Any, Any, list[Any]]] = collections.deque()
 
     def on_step(self, now_s: float, *, measures_work: bool = True) -> None:
-        """Take the end of a step."""
+        """Record the end of a step."""
         self.count += 1
         first, self.last_s = self.last_s is None, now_s
         if first:
-            # The first step has the start of the program in it.
+            # Do not log the first step, because it includes the start of the program.
             self._begin(now_s)
             return
         if self.count % self._every == 0:
@@ -231,7 +232,7 @@ class StepLog:
         elif len(self._pending) < _MOST_PENDING:
             self._pending.append((self.count, steps, host_s, begin_mark, self._begin_mark, pairs))
         mean_s = seconds / steps
-        # Powers of two, so that ranks of nearly the same pace log the same steps.
+        # Powers of two, so that ranks of nearly the same speed log the same steps.
         while self._every * mean_s < self._least_s and self._every < _MOST_STEPS_A_LINE:
             self._every *= 2
         while self._every > 1 and self._every * mean_s > 4 * self._least_s:
@@ -262,7 +263,7 @@ class MetricsFile:
         self._retry_s = 0.0
 
     def write(self, step: int, step_s: float, work_s: float | None) -> None:
-        """Append a line; a disk that is full costs lines, and is tried again later."""
+        """Append a line; on an error, such as a full disk, drop lines and try again after 10 s."""
         own = sys.modules.get("gipfel_widgets.log")
         if getattr(own, "logs_durations", False) or time.monotonic() < self._retry_s:
             return
@@ -288,7 +289,7 @@ class MetricsFile:
 
 
 class StepHooks:
-    """Hooks of one rank, and what they have seen."""
+    """Hooks of one rank, and the state of their measurements."""
 
     def __init__(self, environment: Any) -> None:
         world = environment.get("WORLD_SIZE") or "1"
@@ -346,7 +347,7 @@ class StepHooks:
             sys.stderr.write(f"gipfel: steps are no longer logged ({type(error).__name__}: {error})\n")
 
     def _counts(self, optimizer: Any) -> bool:
-        """Return whether this optimizer's steps are counted: the first one's, as long as it is used."""
+        """Return whether this optimizer's steps are counted: the first optimizer's, as long as it is used."""
         chosen = self._optimizer and self._optimizer()
         if chosen is optimizer:
             self._others = 0
@@ -358,7 +359,7 @@ class StepHooks:
         return True
 
     def _choose_clock(self, optimizer: Any) -> bool:
-        """Use the GPU's clock for parameters on a GPU; return whether own work can be told from waiting."""
+        """Use GPU events for parameters on a GPU; return whether work can be distinguished from waiting."""
         if not _is_distributed():
             return True
         parameter = next(each for group in optimizer.param_groups for each in group["params"])

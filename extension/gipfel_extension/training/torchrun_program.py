@@ -1,6 +1,6 @@
 """Program of a launch that runs torchrun inside the container; the launch's directory has a copy of it.
 
-`rank_program` loads it for the launcher alone, so that ranks don't. It runs with the image's Python, 3.9 or
+`rank_program` loads it only in the launcher's process, not in ranks. It runs with the image's Python, 3.9 or
 newer, and imports only the standard library and torch.
 """
 

@@ -211,7 +211,7 @@ def plan_notebook_job(
 def _check_gate(
     edf: ChosenEdf | None, environment: Mapping[str, str], options: NotebookOptions, engine: str
 ) -> None:
-    """Raise if the notebook has a gate that can't hold it."""
+    """Raise a `GipfelError` if the notebook has a network gate that can't be enforced for it."""
     gates = gates_of(edf.network if edf else {}, environment, options.network)
     problem = gate_problem(engine if edf and edf.image else "host")
     if gates and problem and gates.mode == "refuse":

@@ -41,7 +41,7 @@ _MAX_ROWS = 16
 _ORDER = {"FAILED": 0, "RUNNING": 1, "COMPLETING": 1, "CONFIGURING": 1}
 _KEPT_S = 14 * 24 * 3600.0
 _MAX_JOBS = 200
-# Largest difference between the clocks of nodes.
+# Largest assumed difference in seconds between the clocks of nodes.
 _SKEW_S = 60.0
 
 
@@ -255,7 +255,7 @@ def status_line(view: TaskView) -> str:
 
 
 def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> list[str]:
-    """Return a table of the runs, at most `WIDTH` wide; failed and running ones take precedence."""
+    """Return a table of the runs, at most `WIDTH` wide; of many runs, failed and running ones are shown."""
     counts = Counter(view.job_state for view in views)
     heading = f"job {job_id}  " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     named = any(view.task.values for view in views)

@@ -30,9 +30,11 @@ from .wait_for import (
     unfinished_calls,
 )
 
-#: Younger open calls are those of a running job. Clocks of nodes and file systems differ by less.
+#: Age in seconds below which open calls are those of a running job. Clocks of nodes and file systems differ
+#: by less.
 _YOUNG_S = 1.0
-#: A rank is late that reaches so many collectives so long after the first.
+#: A rank is late if its median delay behind the first rank is this long, in at least this many collectives.
+#: Milliseconds.
 _LATE_MS = 5.0
 _MIN_COLLECTIVES = 3
 
@@ -48,7 +50,7 @@ def analyse(
     Parameters
     ----------
     locations
-        Known locations of ranks; each of these ranks should have a dump.
+        Known locations by rank; each of these ranks should have a dump.
     damaged
         Ranks whose dump can't be read.
     """
@@ -78,7 +80,7 @@ def analyse(
 
 
 class _Search:
-    """One search, in its order; `reason` says why it found no cause where there should be one."""
+    """One search for the cause, see the module; `reason` is why it found none although ranks wait."""
 
     def __init__(self, job: Job, damaged: frozenset[int]) -> None:
         self.job = job
@@ -93,11 +95,11 @@ class _Search:
         self.reason = ""
 
     def position(self, rank: int) -> tuple[bool, int]:
-        """Return the place of a faulty rank in the report: those on the device side come first."""
+        """Return a sort key for faulty ranks in the report: those on the device side come first."""
         return self.faulty_ranks[rank].side == "host", rank
 
     def run(self) -> None:
-        """Fill the attributes."""
+        """Run the search, and set the attributes."""
         if not any(each.entries or each.logs for each in self.job.dumps.values()):
             self.reason = (
                 "no call was recorded. Start the program with TORCH_FR_BUFFER_SIZE=2000 (before torch 2.12: "
@@ -162,7 +164,7 @@ class _Search:
         return [each for each in oldest.values() if self.job.have_all_called(each)]
 
     def _is_excused(self, rank: int, stuck: Sequence[Call]) -> bool:
-        """Return whether a call that all have made, with none that waits for the rank, holds the rank."""
+        """Return whether the rank is in a call that all have made, in a group where none waits for it."""
         waiters = held_by(self.edges, [rank]) - {rank}
         held = {call.group for who, call in self.open_calls if who == rank and not call.is_p2p}
         return any(
@@ -170,7 +172,7 @@ class _Search:
         )
 
     def _is_held(self, rank: int) -> bool:
-        """Return whether a cause that is known already explains that a rank with open calls calls no more."""
+        """Return whether a known cause already explains why a rank with open calls makes no further ones."""
         is_known = self.is_mismatched or self.is_circular or bool(self.faulty_ranks)
         return is_known and any(who == rank for who, _ in self.open_calls)
 
@@ -181,7 +183,7 @@ class _Search:
         return any(rank in self.faulty_ranks or rank in waiting for rank in members)
 
     def _search_orders(self, circular: Sequence[Edge]) -> None:
-        """Accuse ranks that wait for each other in collectives, which needs different orders of calls."""
+        """Accuse ranks that wait for each other in collectives, which requires different orders of calls."""
         self.is_circular = bool(circular)
         if odd := odd_ones(self.job, circular):
             for rank, edge in odd.items():
@@ -214,7 +216,7 @@ class _Search:
             )  # fmt: skip
 
     def _search_missing(self) -> None:
-        """Accuse ranks without a dump where nothing else can be what others wait for."""
+        """Accuse ranks without a dump if nothing else explains what others wait for."""
         waited = {rank: found for rank, found in sinks(self.edges).items() if rank in self.missing}
         if not waited:
             return

@@ -15,7 +15,7 @@ from typing import Any
 _LARGEST = 1 << 63
 _MAX_ENTRIES = 200_000
 _MAX_NAME = 200
-#: Length of a hundred thousand ranks as torch writes them.
+#: Maximum length in characters of a list of ranks: a hundred thousand ranks as torch writes them.
 _MAX_RANKS_TEXT = 800_000
 _MAX_GROUPS = 20_000
 #: Finished calls that are kept of each process group: the last one for its frame, the others for arrival
@@ -38,8 +38,8 @@ class Call:
     """One collective of a rank, or one batch of point-to-point calls; times are nanoseconds since the epoch.
 
     ``order`` counts all calls of the rank. ``sends`` and ``receives`` are the peers of point-to-point calls,
-    as positions in the group. A call that has ``finished`` and not ``has_succeeded`` may have failed: gloo
-    records no difference. ``shapes`` and ``dtypes`` are those of inputs and outputs.
+    as positions in the group. A call that has ``finished`` but not ``has_succeeded`` may have failed: gloo
+    does not record which. ``shapes`` and ``dtypes`` are those of inputs and outputs.
     """
 
     group: GroupId
@@ -62,7 +62,10 @@ class Call:
 
 @dataclass(slots=True)
 class GroupLog:
-    """Calls of a rank in one group; ``enqueued`` and ``completed`` are its last numbers."""
+    """Calls of a rank in one group.
+
+    ``enqueued`` and ``completed`` are the sequence numbers of the last call that was enqueued, and completed.
+    """
 
     enqueued: int = 0
     completed: int = 0
@@ -80,8 +83,8 @@ class GroupLog:
 class Dump:
     """The dump of one rank.
 
-    ``is_whole`` is False if the ring buffer has lost its oldest entries; ``written_ns`` is the time of the
-    file.
+    ``is_whole`` is False if the ring buffer has lost its oldest entries; ``written_ns`` is the
+    modification time of the file. ``oldest_ns`` and ``newest_ns`` are the creation times of its entries.
     """
 
     rank: int
@@ -96,8 +99,8 @@ class Dump:
     written_ns: int | None = None
 
 
-#: Entries of a rank by name of their group, whether they are point-to-point, and number; those of a coalesced
-#: call share these, and the last one of them has its state.
+#: Entries of a rank by name of their group, whether they are point-to-point, and number; entries of a
+#: coalesced call share this key, and the last of them has the call's state.
 Bundles = Mapping[tuple[str, bool, int], Sequence[Mapping[str, Any]]]
 
 
@@ -107,7 +110,7 @@ def dump_of(raw: Any, rank: int, also: Callable[[Dump, Bundles], None] | None = 
     Parameters
     ----------
     also
-        Called with the dump and all of its entries, of which a dump keeps few.
+        Called with the dump and all entries of the file; the dump itself keeps only the last calls.
 
     Raises
     ------
@@ -164,7 +167,7 @@ class _Entries:
         if self.first_record is None:
             self.first_record = number_of(raw.get("record_id", raw.get("id"))) or 0
         if local is not None and self.local_ids.get(name, local) < local:
-            # The program has destroyed the group and made it again: its numbers begin anew.
+            # The program has destroyed the group and made it again: its sequence numbers restart.
             for key in [each for each in self.bundles if each[0] == name]:
                 del self.bundles[key]
         if local is not None:
@@ -177,7 +180,7 @@ class _Entries:
             self.bundles.setdefault((name, is_p2p, number), []).append(raw)
 
     def logs(self) -> dict[GroupId, GroupLog]:
-        """Return the calls of each group; the last one is then in `last`."""
+        """Return the calls of each group, and set `last` to the rank's last call."""
         logs: dict[GroupId, GroupLog] = {}
         recent: dict[str, int] = {}
         for name, is_p2p, number in self.bundles:
@@ -274,7 +277,7 @@ def _is_finished(raw: Mapping[str, Any]) -> bool:
 
 
 def _timed_out(raw: Mapping[str, Any]) -> bool:
-    # NCCL's watchdog also retires a call that has timed out: it knows a start or an end of those that it ran.
+    # NCCL's watchdog also retires a call that has timed out; calls that it ran have a start or an end.
     return _text(raw.get("profiling_name")).startswith("nccl") and raw.get("state") in (
         "started",
         "scheduled",
@@ -347,7 +350,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def number_of(value: Any) -> int | None:
-    """Return a number; torch's JSON has some of them as texts."""
+    """Return an integer, which torch's JSON may contain as text; None if it is not one, or is too large."""
     if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -13,8 +13,8 @@ from .wait_for import Job
 _MAX_ORDERED = 8
 _CallKey = tuple[GroupId, int]
 
-#: Operations whose sizes may differ between ranks, by input and output. torch's names of the form that allows
-#: only equal sizes end in _base, _single, _tensor or _coalesced.
+#: Operations with whether sizes of inputs, and of outputs, may differ between ranks. torch's names of the
+#: variants that allow only equal sizes end in _base, _single, _tensor or _coalesced.
 _FREE = {
     "all_to_all": (True, True), "all_to_all_single": (True, True), "all_to_all_v_single": (True, True),
     "alltoall_base": (True, True), "alltoall": (True, True),
@@ -25,9 +25,9 @@ _FREE = {
 
 
 def find_mismatches(job: Job) -> tuple[list[Mismatch], dict[int, Mismatch]]:
-    """Return the first mismatch of each group, and the ranks that alone made another call than most.
+    """Return the first mismatch of each group, and the ranks that made another call than the majority.
 
-    Nobody is named where no rank waits in the group, since then the calls went through, and where there is no
+    No rank is named if no rank waits in the group, since then the calls succeeded, or if there is no
     majority.
     """
     found: list[Mismatch] = []
@@ -71,7 +71,7 @@ def find_order_conflicts(job: Job) -> list[tuple[Mismatch, list[int]]]:
     for (one, other), (first, second, ranks) in orders.items():
         _, _, opposite = orders.get((other, one), (second, first, []))
         without = [] if opposite else _made_without(job, second, first)
-        # Each pair is looked at once.
+        # Handle each pair once.
         is_second = bool(opposite) and _sort_key(one) > _sort_key(other)
         if (
             (opposite or without)
@@ -151,7 +151,7 @@ def _sizes(call: Call, key: Callable[[tuple[int, ...]], Any]) -> tuple[Any, Any]
 
 
 def _dtypes(call: Call) -> tuple[Any, Any]:
-    # The root of these alone has inputs or outputs of all ranks.
+    # In these, only the root has inputs or outputs of all ranks.
     free = (call.operation == "scatter", call.operation == "gather")
     first, second = (
         () if is_free else tuple(sorted(set(names))) for is_free, names in zip(free, call.dtypes, strict=True)

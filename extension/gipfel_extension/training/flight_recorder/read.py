@@ -19,7 +19,7 @@ from ...telemetry.files import read_regular
 from .dump import Bundles, Dump, dump_of
 
 MAX_BYTES = 64 << 20
-#: A dump of 20 000 calls with their stacks has three million opcodes.
+#: Larger pickles are rejected; a dump of 20 000 calls with their stacks has three million opcodes.
 _MAX_OPCODES = 5_000_000
 _LARGEST = 1 << 63
 _NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
@@ -227,7 +227,7 @@ class DumpDirectory:
     """The dumps of a directory in the order of ranks.
 
     ``unreadable`` has the reason for each file that is not a dump, ``damaged`` the ranks whose only file is
-    one.
+    such a file.
     """
 
     dumps: tuple[Dump, ...] = ()
@@ -235,7 +235,7 @@ class DumpDirectory:
     damaged: frozenset[int] = frozenset()
 
 
-#: Takes a dump while it is read, with all entries of its file.
+#: Callback for each dump as it is read, with all entries of its file.
 Also = Callable[[Dump, Bundles], None]
 
 
@@ -252,7 +252,7 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf, also: Also | None = N
     Raises
     ------
     GipfelError
-        Two dumps are of the same rank, so they can't be of one job.
+        Two dumps are from the same rank, so they can't be from one job.
     OSError
         The directory can't be read.
     """
@@ -287,7 +287,7 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf, also: Also | None = N
 
 
 def _scattered(path: Path) -> int:
-    # Where time ends early, files of all groups have been read, and not those of the first ranks only.
+    # Read in a scattered order, so that at the time limit not only files of the first ranks have been read.
     return zlib.crc32(path.name.encode(errors="surrogateescape"))
 
 

@@ -1,4 +1,4 @@
-"""What the dumps say: the document of ``gipfel flight-recorder --json`` and its lines for people."""
+"""Report on the dumps: the document of ``gipfel flight-recorder --json``, and the report as text."""
 
 from typing import Any, Literal
 
@@ -111,7 +111,7 @@ class FlightReport(Frozen):
 
     @property
     def exit_status(self) -> int:
-        """Return 0 for a cause or none needed, 1 if it cannot be told."""
+        """Return 1 if the verdict is "unknown", else 0."""
         return 1 if self.verdict == "unknown" else 0
 
     @property

@@ -2,7 +2,7 @@
 
 In a collective, a rank waits for the members whose last number is lower than that of its unfinished call. In
 a point-to-point call, it waits for the peer that has not made the opposite call. Ranks that are waited for
-and wait for nobody are where a hang begins; ranks that wait for each other in a circle call in different
+and wait for nobody are where a hang begins; ranks that wait for each other in a cycle call in different
 orders.
 """
 
@@ -82,7 +82,7 @@ class Job:
         return 0 if dump.is_whole or is_covered else None
 
     def have_all_called(self, call: Call) -> bool:
-        """Return whether every member has made this collective; a member without a dump is not known to."""
+        """Return whether every member has made this collective; False if a member has no dump."""
         members = self.members[call.group]
         return all(rank in self.dumps for rank in members) and all(
             (self.enqueued(call.group, rank, call) or 0) >= call.sequence for rank in members
@@ -295,7 +295,7 @@ def _lags(job: Job, group: GroupId, logs: Mapping[int, GroupLog]) -> dict[int, L
 def _not_begun(job: Job, logs: Mapping[int, GroupLog], called: int) -> dict[int, Lag]:
     """Return the ranks whose GPU has not begun the oldest open call, while others have.
 
-    torch knows beginnings only with TORCH_NCCL_ENABLE_TIMING=1; else nobody has begun.
+    torch records the start of a call only with TORCH_NCCL_ENABLE_TIMING=1; without it, no call has begun.
     """
     number = min((call.sequence for log in logs.values() for call in log.unfinished), default=called + 1)
     calls = {rank: log.calls[number] for rank, log in logs.items() if number in log.calls}

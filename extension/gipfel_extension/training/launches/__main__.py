@@ -1,7 +1,7 @@
 """``python -I -m gipfel_extension.training.launches FOLDER [-]``: supervise a launch, on its host.
 
-With ``-`` the first line of standard input is the job's `StepJob`; else it is that of this process's
-variables.
+With ``-`` the job (`StepJob`) is the first line of standard input, as JSON; else it follows from this
+process's variables.
 """
 
 import os

@@ -86,7 +86,7 @@ def stage_for_launch(
     environment: Mapping[str, str],
     report: Callable[[str], bool],
 ) -> None:
-    """Copy what the launch and its EDF want staged to the nodes, before the ranks start.
+    """Copy the data that the launch and its EDF request to the nodes, before the ranks start.
 
     The copies stay until the job ends, for the next launch.
 
@@ -98,7 +98,7 @@ def stage_for_launch(
     Raises
     ------
     GipfelError
-        The data could not be staged, and the launch is to stop then.
+        The data could not be staged, and the request says that the launch must then stop.
     """
     annotations: Mapping[str, str] = {}
     if setting.edf:
@@ -110,7 +110,7 @@ def stage_for_launch(
     from ...data.stage.transfer import start_staging, wait_until_staged  # noqa: PLC0415
 
     spec = StageSpec(data=request.data, to=request.to, nodes=nodes, on_failure=request.on_failure)
-    # Steps of this process, also where the launch was requested in a container.
+    # Without the broker's sockets, this process starts the steps, even if the request came from a container.
     variables = {name: value for name, value in environment.items() if name != "GIPFEL_SOCKETS"}
     folder = start_staging(spec, variables, Path(plan.host_folder).parents[1] / TRANSFERS)
     stopped = False
@@ -254,7 +254,7 @@ def _report(path: Path) -> dict[str, object]:
 
 
 def _is_alive(folder: Path, state: LaunchState) -> bool:
-    """Return whether a supervisor is or may be alive; a PID in another namespace can't be checked."""
+    """Return whether a supervisor is, or may be, alive; a PID in another namespace can't be checked."""
     if is_supervised(folder):
         return True
     recent = time.time_ns() - state.updated_ns < _SILENT_NS

@@ -16,18 +16,18 @@ from ..record.spec import LaunchPlan
 from .launchers import Attempt, launcher_of
 
 PROGRAM_FILE, PROBE_FILE, ATTEMPT_FILE = "program.py", "probe.py", "attempt.json"
-# Delay before a node's step is restarted, after which the other nodes run without it.
+# Delay in seconds before the step of a node that left is restarted; by then the others run without it.
 _REJOIN_S = 40.0
-#: Variable with the key of the rendezvous; the key is in no file and no argument.
+#: Variable with the key of the rendezvous, which is never written to a file or an argument.
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
 
 
 def tracking_variables(run: Path, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return MLflow's variables for a launch from ``tracking.json`` of its job's run; empty without it.
 
-    A launch that has its job to itself is that job's run; one of several in a job has a run of its own. The
-    server's token is not among them: a program reads ``MLFLOW_TRACKING_TOKEN``, or gets it from the file that
-    ``GIPFEL_TRACK_TOKEN_FILE`` names.
+    A launch alone in its job logs to the job's MLflow run; each of several launches in a job has a run of its
+    own. The variables do not include the server's token: a program reads ``MLFLOW_TRACKING_TOKEN``, or gets
+    it from the file that ``GIPFEL_TRACK_TOKEN_FILE`` names.
     """
     try:
         tracked = json.loads(read_regular(run / "tracking.json", MAX_BYTES))
@@ -51,7 +51,7 @@ class RunningAttempt:
     extra
         Additional content of ``attempt.json``.
     max_rejoins
-        Largest number of restarts of nodes that have left.
+        Maximum number of restarts of nodes that have left.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class RunningAttempt:
             environment={
                 _KEY: self._key,
                 RANKS_VARIABLE: str(spec.gpus_per_node if per_node else 1),
-                # The part of an elastic launch on this node is a step of its own.
+                # In an elastic launch, each node has its own step.
                 NODES_VARIABLE: str(len(self._attempt.nodes)),
             },
             network=spec.network,
@@ -197,7 +197,7 @@ class RunningAttempt:
         write_atomically(Path(self._plan.host_folder, ATTEMPT_FILE), json.dumps(content))
 
     def _failure_s(self) -> float:
-        """Return the expected seconds between failures of the nodes, by the user's vettings; 0 if unknown."""
+        """Return the expected seconds between node failures, from the user's vettings; 0 if unknown."""
         plan, nodes = self._plan, len(self._attempt.nodes)
         if not plan.checkpoint:
             return 0.0

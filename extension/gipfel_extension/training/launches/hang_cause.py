@@ -1,4 +1,4 @@
-"""Cause of a hang that is happening: dumps and stacks of every rank, NCCL's RAS, and one sentence of them."""
+"""Cause of a current hang in one sentence, from dumps and stacks of every rank, and NCCL's RAS."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ _COMMANDS = (b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", b"SET FORMAT json\n", b"VER
 _LIMIT_S = 10.0
 _MAX_BYTES = 64 << 20
 _MAX_RANKS = 100_000
-#: Longest wait for dumps and stacks, which ranks write within a second or two.
+#: Longest wait in seconds for dumps and stacks, which ranks write within a second or two.
 _GATHER_S = 15.0
 _LOOK_S = 0.25
 _ANALYSIS_S = 60.0
@@ -35,7 +35,7 @@ _MAX_CHARACTERS = 1500
 class RasStatus(Frozen):
     """State of the communicator of all ranks: unreachable ranks, and those behind in launched collectives.
 
-    ``behind`` maps a rank to how many collectives it has launched fewer than the rank that has launched most.
+    ``behind`` maps a rank to the number of collectives by which it is behind the rank that has launched most.
     """
 
     unreachable: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ def read_ras(world: int, address: tuple[str, int] = ADDRESS, limit_s: float = _L
 
 
 def read_document(address: tuple[str, int] = ADDRESS, limit_s: float = _LIMIT_S) -> Any:
-    """Return the JSON of RAS on this node, which any user may have written; None where it does not answer."""
+    """Return RAS's JSON on this node; None if it does not answer. Any user may be the one who answers."""
     try:
         with socket.create_connection(address, limit_s) as connection:
             answer = _exchange(connection, limit_s)
@@ -77,7 +77,7 @@ def _exchange(connection: socket.socket, limit_s: float) -> bytes:
 def status_of(document: Any, world: int) -> RasStatus | None:
     """Return the state in RAS's JSON; None where it has no communicator of `world` ranks.
 
-    Ranks of a communicator of all ranks are those of the job; of smaller ones, they are not known.
+    Only in a communicator of all ranks are RAS's rank numbers those of the job.
     """
     for each in document["communicators"]:
         ranks = each.get("ranks") or []
@@ -108,7 +108,7 @@ class HangCause(Frozen):
 def find_cause(
     folder: Path, *, ras: Callable[[int], RasStatus | None] = read_ras, gather_s: float = _GATHER_S
 ) -> HangCause:
-    """Gather what the ranks of a running launch say, and return the cause of its hang."""
+    """Collect dumps, stacks and RAS's answer of a running launch, and return the cause of its hang."""
     records, running = read_rank_records(folder), running_ranks(folder)
     since_ns = request_dumps(folder)
     stacks = None
@@ -147,7 +147,7 @@ def _without_dump(folder: Path, ranks: tuple[int, ...], since_ns: int) -> list[i
 def describe_cause(
     report: FlightReport | None, silent: dict[int, str], stacks: Look | None, ras: RasStatus | None
 ) -> HangCause:
-    """Return the cause: what the dumps name, else ranks whose processes don't answer, else what RAS says.
+    """Return the cause: ranks that the dumps name, else ranks that don't answer, else RAS's finding.
 
     Parameters
     ----------

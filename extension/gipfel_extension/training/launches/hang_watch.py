@@ -23,22 +23,22 @@ from .hang_cause import HangCause, find_cause
 AlarmEvent = Literal["", "alarm", "resumed"]
 #: CPU time per second above which a rank is at work.
 _BUSY = 0.05
-#: The limits of `HangLimits` are for this time; others are longer or shorter in proportion.
+#: Default of `after_s`, for which `HangLimits` are made; for another value they are scaled in proportion.
 DEFAULT_S = 300.0
 _LOOK_S = 10.0
 _MAX_RANKS = 100_000
 _PROGRESS_BYTES = 4096
-#: GPUs are only looked at once nothing else has shown work for this part of the limit.
+#: Samples of GPUs are read only after nothing else has shown work for this fraction of the limit.
 _QUIET_PART = 0.3
 _SAMPLES_NS = 60 * 10**9
-#: Shares of cycles above which a pipe computes.
+#: Fractions of cycles with activity above which a GPU's pipe counts as computing.
 _ACTIVE = {
     "PIPE_TENSOR_ACTIVE": 0.001,
     "PIPE_FP16_ACTIVE": 0.02,
     "PIPE_FP32_ACTIVE": 0.02,
     "PIPE_FP64_ACTIVE": 0.02,
 }
-#: A launch that completed within this time is not reported.
+#: A launch that completed within this time (ns) is not reported.
 _SHORT_NS = 60 * 10**9
 
 
@@ -53,7 +53,7 @@ class RankProgress:
     phase
         ``checkpoint``, ``evaluation``, or empty for any other time.
     busy
-        CPU time per second; None where unknown.
+        CPU seconds per second; None if unknown.
     """
 
     steps: int = 0
@@ -72,7 +72,7 @@ class HangLimits:
     start_s
         Before the first step.
     phase_s
-        In checkpoints and evaluations, at least; `factor` times the longest so far, if that is more.
+        In checkpoints and evaluations: `factor` times the longest so far, and at least `phase_s`.
     """
 
     least_s: float = 300.0
@@ -93,13 +93,15 @@ class HangAlarm:
     Parameters
     ----------
     begin_s
-        When the ranks were started, on the clock of `observe`.
+        Time when the ranks were started, on the clock of `observe`.
     alarm_s
         Time of the alarm; None while there is none.
     event
-        What the last observation changed.
+        Change by the last observation: ``alarm``, ``resumed``, or empty.
     longest_s, longest_phase_s
         Longest time without a step so far, outside of phases and in them.
+    pause_s
+        Seconds without a step before the ranks resumed last.
     """
 
     begin_s: float
@@ -133,7 +135,7 @@ class HangAlarm:
         on_gpus
             Whether the ranks use GPUs.
         gpus_active
-            Whether any of them computed since the last observation.
+            Whether any of these GPUs computed since the last observation.
         writes
             Whether any rank wrote more than a log since then, as a checkpoint does.
         """
@@ -170,7 +172,7 @@ class HangAlarm:
 
     @property
     def can_tell(self) -> bool:
-        """Return whether a step was seen: before the first one, it may be starting, or invisible."""
+        """Return whether a step was seen; if not, the job may be starting, or its steps can't be observed."""
         return self._stepped_s is not None
 
     def quiet_s(self, now_s: float) -> float:
@@ -179,13 +181,13 @@ class HangAlarm:
 
     @property
     def _quiet_since_s(self) -> float:
-        """When the ranks last stepped, worked, or entered or left a phase."""
+        """Time when the ranks last stepped, worked, or entered or left a phase."""
         times = (self._stepped_s, self._alive_s, self._phase_s)
         return max((self.begin_s, *(each for each in times if each is not None)))
 
     @property
     def limit_s(self) -> float:
-        """Seconds without progress after which the job hangs, as it is now."""
+        """Seconds without progress after which the job hangs, in its current phase."""
         limits = self.limits
         if self._in_phase:
             return max(limits.phase_s, limits.factor * self.longest_phase_s)
@@ -197,9 +199,9 @@ class HangAlarm:
 def _at_work(reports: Sequence[RankProgress], *, started: bool) -> bool:
     """Return whether ranks on CPUs work although none of them has ended a step.
 
-    Most must be busy, since one that loops forever would be, too; before the first step one of them is
-    enough, which may prepare data for the others. On GPUs this says nothing: a rank that waits for NCCL keeps
-    its core busy.
+    More than half must be busy, since a single busy rank may be in an endless loop; before the first step one
+    is enough, because it may prepare data for the others. On GPUs this says nothing: a rank that waits for
+    NCCL keeps its core busy.
     """
     busy = sum(1 for report in reports if report.busy is not None and report.busy > _BUSY)
     return busy > len(reports) / 2 if started else busy > 0
@@ -213,9 +215,9 @@ class HangWatch:
     after_s
         Seconds between steps after which a job hangs, at least; 0 for no alarm.
     clock
-        Seconds that never go back.
+        Monotonic clock in seconds.
     cause
-        Finds the cause; it may take a minute, and runs in a thread of its own.
+        Function that finds the cause; it may take a minute, and is called in a thread of its own.
     """
 
     def __init__(
@@ -244,7 +246,7 @@ class HangWatch:
         self._found: HangNotice | None = None
 
     def poll(self, state: LaunchState) -> HangNotice | None:
-        """Return the notice to write: the last one, a new one, or one that has ended."""
+        """Return the notice for the launch's state: the last, a new, or an ended one; None without any."""
         now = self._clock()
         if not self._after_s or now < self._next_s:
             return state.hang
@@ -276,7 +278,7 @@ class HangWatch:
         found = {}
         with suppress(OSError):
             for entry in islice(os.scandir(self._folder / "progress"), _MAX_RANKS):
-                # A rank that is being written to is read the next time.
+                # A file that is being written is read next time.
                 with suppress(OSError, ValueError, KeyError, TypeError):
                     content = json.loads(read_regular(Path(entry.path), _PROGRESS_BYTES))
                     if int(content["time_ns"]) >= self._since_ns:
@@ -343,8 +345,8 @@ def _ended(notice: HangNotice | None) -> HangNotice | None:
 def gpus_active(state: LaunchState) -> bool:
     """Return whether a pipe of a GPU of the launch's ranks computed in the last minute.
 
-    A rank that waits for NCCL keeps its GPU busy, but not with numbers: tensor cores are idle then, and the
-    other pipes do little more than count addresses (derived, not measured).
+    A rank that waits for NCCL keeps its GPU busy, but not with arithmetic: tensor cores are idle then, and
+    other pipes do little more than compute addresses (an assumption, not measured).
     """
     import numpy as np  # noqa: PLC0415 - rarely needed, and slow to import
 

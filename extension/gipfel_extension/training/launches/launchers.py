@@ -189,7 +189,7 @@ def check_attempt(attempt: Attempt) -> None:
 
 
 class Torchrun:
-    """``torch.distributed.run`` on each node, started by `PROGRAM` with the ranks' own Python."""
+    """``torch.distributed.run`` on each node, started through `PROGRAM` with the ranks' own Python."""
 
     name: str = "torchrun"
     per: Literal["node", "rank"] = "node"
@@ -199,8 +199,9 @@ class Torchrun:
     def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:
         """Return the argv on a node.
 
-        The node that hosts the store gets ``is_host=1``, because torch compares host names, which differ on
-        many clusters. Source: ``_matches_machine_hostname`` in torch's ``elastic/rendezvous/utils.py``.
+        The node that hosts the store gets ``is_host=1``, because torch would otherwise compare host names,
+        which differ on many clusters. Source: ``_matches_machine_hostname`` in torch's
+        ``elastic/rendezvous/utils.py``.
         """
         most = len(attempt.nodes)
         nodes = str(most) if attempt.nodes_min == most else f"{attempt.nodes_min}:{most}"

@@ -209,8 +209,7 @@ def read_training_curve(folder: Path, state: LaunchState) -> TrainingCurve:
 def metric_lines(path: Path, folder: Path, state: LaunchState, *, max_bytes: int) -> list[MetricLine]:
     """Return the lines that a launch's ranks have logged, in the order of the file; empty if unreadable.
 
-    Lines without the name of a launch, which an older ``gipfel_widgets`` writes, are used if there are no
-    others.
+    Lines without the name of a launch, from an older ``gipfel_widgets``, are used only if no line has one.
     """
     own_lines: list[MetricLine] = []
     unnamed_lines: list[MetricLine] = []

@@ -1,8 +1,8 @@
-"""Requests to look into the ranks of a running launch, as files that the ranks look at, and their answers.
+"""Requests to look into the ranks of a running launch, as files that the ranks poll, and their answers.
 
 `request_look` asks for stacks, a flame graph, a trace of torch's profiler or a snapshot of GPU memory, and
-`request_dumps` for the flight recorder's dumps. A `Look` is one request with its answers; it is a directory
-``deeper/<id>/`` of the launch, which stays. `earlier_looks` returns all of a launch.
+`request_dumps` for the flight recorder's dumps. A `Look` is one request with its answers, in the
+launch's directory ``deeper/<id>/``, which is kept. `earlier_looks` returns the looks of a launch.
 """
 
 import json
@@ -30,9 +30,10 @@ _IDENTIFIER = re.compile(r"(stacks|flame|trace|memory)-[0-9]{8}T[0-9]{6}Z-[0-9a-
 _STAMP = "%Y%m%dT%H%M%SZ"
 _MAX_BYTES = 1 << 20
 _MOST_LOOKS = 50
-#: Largest part of a rank's stacks that is read.
+#: Maximum number of bytes that are read of a rank's stacks.
 MAX_STACK_BYTES = 4 << 20
-#: Ranks look once a second, or more often. A request that follows sooner might replace one that they missed.
+#: Minimum time in seconds between two requests: ranks poll at least once a second, and a request that follows
+#: sooner might replace one that they have not read.
 _TURN_S = 2.0
 _LOOK_S = 0.2
 #: The line that faulthandler writes for each thread; that of the current thread comes last.
@@ -48,9 +49,9 @@ _LIBRARY = re.compile(
 class LookRequest(Frozen, extra="ignore"):
     """Request to look into ranks.
 
-    ``seconds`` are those of a flame graph, ``steps`` those of a trace or snapshot. ``method`` ``auto`` is
-    py-spy where it is installed and may attach, else the signal, or for a flame graph the rank's own sampler.
-    ``native`` adds the frames of C and C++, which only py-spy sees.
+    ``seconds`` is the duration of a flame graph, ``steps`` that of a trace or snapshot. ``method`` ``auto``
+    is py-spy where it is installed and may attach, else the signal, or for a flame graph the rank's own
+    sampler. ``native`` adds the frames of C and C++, which only py-spy sees.
     """
 
     what: What
@@ -64,7 +65,7 @@ class LookRequest(Frozen, extra="ignore"):
 class RankAnswer(Frozen, extra="ignore"):
     """Answer of a rank: the path and size of what it wrote, or why it could not.
 
-    ``note`` says why it was not py-spy, or what else is unusual.
+    ``note`` says why py-spy was not used, or what else is unusual.
     """
 
     rank: int
@@ -94,13 +95,13 @@ class Look:
 
     @property
     def time_ms(self) -> int:
-        """Return when it was requested, in UTC milliseconds."""
+        """Return the time of the request in UTC milliseconds."""
         stamp = datetime.strptime(self.identifier.split("-")[1], _STAMP).replace(tzinfo=UTC)
         return int(stamp.timestamp() * 1000)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Return the ranks that are asked."""
+        """Return the ranks that the request is for."""
         return self.request.ranks
 
     @property
@@ -109,7 +110,7 @@ class Look:
         return tuple(rank for rank in self.ranks if rank not in self.found)
 
     def poll(self) -> tuple[RankAnswer, ...]:
-        """Return the answers that are new."""
+        """Return the answers that have arrived since the last call."""
         new = []
         for rank in self.missing:
             path = self.directory / f"answer-{rank}.json"
@@ -156,12 +157,12 @@ class Look:
 
 
 def request_look(folder: Path, request: LookRequest) -> Look:
-    """Ask ranks for what a request names; they answer within seconds, or after the steps that it asks for.
+    """Write a request for ranks; they answer within seconds, or after the steps that it asks for.
 
     Raises
     ------
     GipfelError
-        The launch or a rank does not run, or the directory can't be written to.
+        The launch or a rank is not running, or the directory can't be written to.
     """
     check_running(folder, request.ranks)
     name = STACKS if request.what in {"stacks", "flame"} else TRACE
@@ -182,7 +183,7 @@ def request_look(folder: Path, request: LookRequest) -> Look:
 
 
 def request_dumps(folder: Path) -> int:
-    """Ask all ranks for the flight recorder's dumps; return the time in ns from which files are new."""
+    """Request the flight recorder's dumps of all ranks; return the time in ns after which files are new."""
     path = folder / DUMP
     path.touch(mode=0o600)
     return path.stat().st_mtime_ns
@@ -211,7 +212,7 @@ def running_ranks(folder: Path) -> tuple[int, ...]:
 
 
 def earlier_looks(folder: Path) -> list[Look]:
-    """Return the newest looks into a launch with their answers, the newest first."""
+    """Return the looks into a launch with their answers, the newest first; only the last ones if many."""
     try:
         names = [each.name for each in (folder / _DIRECTORY).iterdir() if _IDENTIFIER.fullmatch(each.name)]
     except OSError:
@@ -263,7 +264,7 @@ def main_frames(stacks: str) -> tuple[tuple[str, str, str], ...]:
 def innermost_line(stacks: str) -> str:
     """Return the innermost line of the user's code in the main thread, as ``function (file:line)``.
 
-    Where all its frames are of packages, the innermost is returned.
+    If all frames are in packages, return the innermost frame.
     """
     frames = main_frames(stacks)
     # Native frames have a library in place of a file, and often no line.

@@ -29,7 +29,7 @@ from ..results import observed_of, program_of_launch, workload_of
 from ..results.advice_effect import AdviceEffect, compare_results
 from ..results.result import MAX_BYTES, MAX_METRICS_BYTES, Rates, Result, SavedResult, rates_of
 
-#: Longest time range that is scored: the last hour of a launch.
+#: Longest time range in ns that is scored: the last hour of a launch.
 _MAX_NS = 3600 * 10**9
 SCORE = "score.json"
 #: Largest number of launches that are searched, the newest first.

@@ -44,11 +44,11 @@ from .logs import LogTimes
 _COMMAND_S = 30.0
 _LOOK_S = 0.5
 _UPDATE_S = 10.0
-#: Time that Slurm and this process need in addition to the ranks' time for a checkpoint.
+#: Seconds that Slurm and this process need in addition to the ranks' time for a checkpoint.
 _MARGIN_S = 15.0
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Communication connection failure")
 _SILENT_TRIES, _SILENT_S = 24, 5.0
-#: Longest reason of a restart in characters, and number of the last restarts whose reasons are kept.
+#: Maximum length of a restart's reason in characters, and number of the last restarts whose reasons are kept.
 _MAX_REASON_CHARACTERS, _MAX_REASONS = 300, 20
 STOPPED, TIMEOUT = 143, 124
 
@@ -221,7 +221,7 @@ class Supervisor:
         return bool(self._stop_signal or self._stop_requested())
 
     def _report_staging(self, text: str) -> bool:
-        """Show how far the staging is; return whether it must stop."""
+        """Write the progress of the staging into the state; return whether it must stop."""
         if text != self._state.reason:
             self._change(reason=text)
         return self._stop_requested() or bool(self._stop_signal)

@@ -66,7 +66,10 @@ class Candidate(Frozen):
 
 
 class Checkpoint(Frozen):
-    """Size and time of a checkpoint of weights and optimizer, and the optimal interval (Young and Daly)."""
+    """Checkpoint of weights and optimizer: bytes, seconds to write it, and the optimal interval in seconds.
+
+    The interval is according to Young and Daly.
+    """
 
     bytes: float
     seconds: float
@@ -74,7 +77,11 @@ class Checkpoint(Frozen):
 
 
 class Plan(Frozen):
-    """Layouts that fit into memory, the fastest first; ``notes`` are for the user."""
+    """Layouts that fit into memory, the fastest first.
+
+    ``scaling`` has pairs of a number of GPUs and its efficiency relative to the plan. ``notes`` are for
+    users.
+    """
 
     work: StepWork
     machine: Machine

@@ -25,7 +25,8 @@ _DEFAULT_NODE = {"GH200": 4, "GB200": 4}
 #: Fraction of a GPU's peak that a training step achieves without the cost of communication; large models on
 #: A100 reached 0.52 including it (Narayanan et al. 2021, arXiv:2104.04473, table 1).
 _PEAK_FRACTION = 0.5
-#: Ratio of hidden size to layers; the loss hardly depends on it (Kaplan 2020, arXiv:2001.08361, figure 5).
+#: Ratio of hidden size to number of layers in a model that is given only by its size; the loss hardly depends
+#: on it (Kaplan 2020, arXiv:2001.08361, figure 5).
 _ASPECT = 128
 _HEAD = 128
 _VOCABULARY = 50_304

@@ -1,6 +1,6 @@
 """Progress and outcome of a notebook's run, in a small file next to its output; rules for resuming it.
 
-`plan_resume` says from which cell a run resumes. Its rules are pure; in the order in which they are applied:
+`plan_resume` decides from which cell a run resumes, by these rules, in this order:
 
 1. Only an output of Gipfel's engine is resumed, because papermill marks a cell in which the kernel died as
    finished.

@@ -135,7 +135,7 @@ def is_of_type(annotation: str, value: Any) -> bool:
 
 
 def wants_text(annotation: str) -> bool:
-    """Return whether the annotation asks for text and not for a number."""
+    """Return whether the annotation asks for text rather than a number."""
     return is_of_type(annotation, "") and not is_of_type(annotation, 0)
 
 

@@ -1,6 +1,6 @@
 """Checks of a launch's scheduler, limits, EDF, image, script, kernel, checkpoint directory and vetting.
 
-With them is the check of what is known of the image and the model files, by the site's policy.
+The security check at the end judges the image and model files according to the site's policy.
 """
 
 import sys
@@ -269,12 +269,12 @@ class CheckpointCheck:
 
 
 class VettingCheck:
-    """Check that the vetting protocol, if named, can be read."""
+    """Report the vetting protocol of the launch, if it has one."""
 
     name = "vetting"
 
     def run(self, context: Context) -> CheckOutcome | None:
-        """Report the protocol that the nodes are vetted by."""
+        """Return a pass that names the protocol; None if the launch has no vetting."""
         protocol = context.plan.spec.vetting
         if not protocol:
             return None

@@ -24,7 +24,7 @@ _PROC = Path("/proc")
 _MAX_ENVIRON_BYTES = 1 << 20
 _MAX_ANCESTORS = 64
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
-#: Two processes belong to one job if the first of these variables that both have is equal.
+#: Two processes belong to the same job if the first of these variables that both have has the same value.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "GIPFEL_RUN", "JPY_PARENT_PID")
 _MAX_LISTED = 4
 
@@ -69,7 +69,7 @@ class GpuCheck:
         )
 
     def _busy(self, context: Context, compute_modes: Mapping[str, str]) -> CheckOutcome | None:
-        """Return the outcome if processes use the chosen GPUs, which are compute modes by UUID."""
+        """Return the outcome if processes use the chosen GPUs (compute modes by UUID), else None."""
         rows = context.probe.gpus if context.probe else ()
         busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in compute_modes]
         if not busy or context.probe is None:

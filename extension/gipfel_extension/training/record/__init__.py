@@ -59,7 +59,7 @@ _MAX_ERROR_BYTES = 1 << 20
 _MAX_ERRORS = 10_000
 _MAX_BYTES = 64 << 10
 _MAX_RANKS = 100_000
-#: Messages of gloo, NCCL and the store for a rank that has gone.
+#: Error messages of gloo, NCCL and the store when another rank has ended.
 _LOST_CONNECTION = re.compile(
     r"Connection (reset|closed|refused)|Broken pipe|remote (worker|process)|communicator was aborted",
     re.IGNORECASE,
@@ -84,7 +84,7 @@ class Failure(Frozen, extra="ignore"):
     def is_consequence(self) -> bool:
         """Return whether the rank failed because it lost the connection to another one.
 
-        Such ranks may notice the end of a killed rank before the process that started that one.
+        Such ranks may report their failure before the killed rank's own failure is recorded.
         """
         return _LOST_CONNECTION.search(self.message) is not None
 
@@ -92,7 +92,7 @@ class Failure(Frozen, extra="ignore"):
 class HangNotice(Frozen, extra="ignore"):
     """Alarm of a launch whose ranks make no progress: the cause in one line, and the ranks that it names.
 
-    ``ended_ns`` is when they continued or were restarted; None while they hang.
+    ``ended_ns`` is the time when they continued or were restarted; None while they hang.
     """
 
     time_ns: int
@@ -155,7 +155,7 @@ def refresh_state(folder: Path) -> LaunchState:
     Raises
     ------
     GipfelError
-        There is none, or it can't be read.
+        The directory has no state, or it can't be read.
     """
     return directory.refresh_state(folder, read_state(folder))
 
@@ -217,7 +217,7 @@ def read_rank_records(folder: Path) -> dict[int, RankRecord]:
 
 
 def newest_restart(folder: Path, attempt: int) -> int:
-    """Return how often the launcher restarted the ranks of an attempt."""
+    """Return how many times the launcher has restarted the ranks of an attempt."""
     return max(
         (each.restart for each in read_rank_records(folder).values() if each.attempt == attempt), default=0
     )

@@ -1,4 +1,4 @@
-"""Spec and plan of a launch: `LaunchSpec` is the user's request, `LaunchPlan` that with paths resolved."""
+"""Spec and plan of a launch: `LaunchSpec` is the user's request, `LaunchPlan` adds resolved paths."""
 
 import json
 import re
@@ -73,7 +73,7 @@ class LaunchSpec(Placement):
     min_free_gib: float = Field(0.0, ge=0)
     """Free space in GiB that the checkpoint directory must have."""
     on_preempt: Literal["requeue", "end"] = "requeue"
-    """Action after a warning of preemption and a checkpoint: requeue the job, or end."""
+    """Action when the job is preempted, after the checkpoint: requeue the job, or end."""
     grace_s: float = Field(60.0, ge=1, le=3600)
     """Seconds before the time limit at which ranks get SIGUSR1, and seconds that they then have to end."""
     join_timeout_s: float = Field(30.0, ge=0, le=3600)
@@ -85,7 +85,7 @@ class LaunchSpec(Placement):
     step_hooks: bool = True
     """Log the steps of every rank without a change of its program."""
     hang_after_s: float = Field(300.0, ge=0, le=86_400)
-    """Least time in seconds without a step after which a hang is reported; 0 for no alarm."""
+    """Minimum time in seconds without a step before a hang is reported; 0 for no alarm."""
     network: Gate | None = None
     """Allow list of the hosts that ranks may reach; None for only those of the EDF and the site."""
     stage: StageRequest | None = None

@@ -30,9 +30,9 @@ from .result import (
 #: Rates that are comparable even if the steps of two runs differ.
 _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
 _CERTAIN = 0.5
-#: Half the width of a 95 % interval, in standard errors.
+#: Half width of a 95 % confidence interval, in standard errors.
 _SIGMAS = 1.96
-#: Speedup from which the runs must have done different work.
+#: Speedup (or slowdown) above which the runs must have done different work.
 _MAX_RATIO = 1e6
 #: Largest half width of the interval of a speedup's logarithm.
 _WIDEST = 10.0
@@ -58,7 +58,8 @@ class Speedup(Frozen):
 class CheckedAdvice(Frozen):
     """One advised change, or several that the data can't distinguish.
 
-    ``evidence`` shows that it was tried; ``speedup`` are the bounds in the advice.
+    ``evidence`` lists signs that it was tried; ``speedup`` has the lower and upper bound that the advice
+    promised.
     """
 
     rules: tuple[str, ...]

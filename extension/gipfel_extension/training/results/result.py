@@ -36,12 +36,14 @@ _ENDINGS = ("_per_s", "_per_sec", "_per_second", "/s")
 #: Size from which a file takes too long to read at the end of a job.
 MAX_METRICS_BYTES = 64 << 20
 _MAX_RATES = 16
-#: Share of the log that is warm-up: compilation, caches, the loader's first batches.
+#: Share of the log that is left out as warm-up: compilation, caches, the loader's first batches.
 _WARM_UP = 0.25
 _MIN_VALUES = 8
-#: A loss has fallen if it is lower by this many points and by this share; smaller changes are noise.
+#: A loss has decreased if it is lower by this many points of the score and by this fraction of its value;
+#: smaller changes are noise.
 _POINTS, _SHARE = 3.0, 1 / 3
-#: Activity below which tensor pipes count as unused; changes of memory use and of an interval that count.
+#: Activity below which tensor pipes count as unused; minimum change of memory use (a share) and of an
+#: interval (relative) that count as a change.
 _UNUSED, _MEMORY, _APART = 0.05, 0.05, 0.25
 Observed = Mapping[str, float | None]
 #: Rule to the loss that its change reduces.
