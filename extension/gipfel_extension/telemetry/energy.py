@@ -18,10 +18,11 @@ from .sample import Columns, Device, SampleTable
 
 #: Grams of CO2 equivalent per kWh of the site's electricity; a site sets it in the environment of its jobs.
 CO2_VARIABLE = "GIPFEL_CO2_G_PER_KWH"
-#: A larger factor is a mistake of unit: that of a coal-fired power plant is about 1 000 g/kWh.
+#: A larger factor must be in another unit: electricity from coal causes about 1 000 g/kWh.
 _MAX_FACTOR = 5000.0
 _JOULES_PER_WH = 3600.0
-#: A longer gap between two samples is not integrated: what happened in it is unknown.
+#: Power is not integrated over a gap between two samples longer than this, in sampling intervals and at least
+#: in seconds: the power within the gap is unknown.
 _MAX_GAP_INTERVALS, _MIN_GAP_S = 5.0, 10.0
 _DIGITS = 4
 
@@ -154,7 +155,7 @@ def energy_of(
     ranks: Mapping[int, Sequence[str]] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> RunEnergy:
-    """Return the energy of a table of samples, which must not be means of summaries.
+    """Return the energy of a table of samples, which must not be bucket means read from summary files.
 
     Parameters
     ----------
@@ -197,7 +198,7 @@ def _host(device: Device, columns: Columns, interval: float) -> DeviceEnergy:
     seconds = _seconds(columns)
     recorded = float(seconds[-1]) if len(seconds) else 0.0
     watts = columns.get("HOST_POWER", np.full(len(seconds), np.nan))
-    # A value is the mean since the previous reading.
+    # A power value is the mean since the previous reading.
     steps = np.diff(seconds)
     inside = np.isfinite(watts[1:]) & (steps <= _max_gap(interval))
     joules = float((watts[1:] * steps)[inside].sum())

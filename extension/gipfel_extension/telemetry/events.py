@@ -64,7 +64,7 @@ class Event:
     time_ns
         UTC since the epoch.
     kind
-        One of :data:`KINDS`, or a kind that a later version added.
+        A key of :data:`KINDS`, or a kind that a later version of Gipfel added.
     device
         UUID of the affected GPU; empty where none is affected.
     message
@@ -107,8 +107,8 @@ class Events:
     Parameters
     ----------
     damaged_lines
-        Number of lines that are not events, such as the last line of a killed process, and of unreadable
-        files.
+        Number of lines that are not valid events, such as the truncated last line of a killed process, plus
+        the number of unreadable files.
     """
 
     events: tuple[Event, ...] = ()

@@ -1,4 +1,4 @@
-"""Files of a run folder: safe reading of those that other processes may have written, and their replacement.
+"""Files of a run folder: safe reading of files that other processes may have written, and atomic replacement.
 
 `open_regular`, `open_log`, `read_regular` and `read_tail` are those of `gipfel_cluster.regular_files`.
 """
@@ -63,12 +63,12 @@ def append_text(path: Path, text: str, max_bytes: int | None = None) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a text to a file, mode 0600, in one step: a reader sees the former content or all of the new.
+    """Replace the text of a file of mode 0600 atomically: readers see either the old or the new text.
 
     Raises
     ------
     OSError
-        It can't be written; the former content stays.
+        The file can't be written; its old content is kept.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -14,7 +14,7 @@ from .sample import Device, SampleTable
 #: Content type of Prometheus' text format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-#: Samples older than this many intervals, and than this many seconds, are left out.
+#: Samples are omitted if they are older than this many intervals and also older than this many seconds.
 _MAX_AGE_INTERVALS = 3.0
 _MAX_AGE_S = 15.0
 #: DCGM field ids above this one are profiling fields.

@@ -19,7 +19,7 @@ SUFFIX = ".ranks.json"
 _MAX_BYTES = 16 << 20
 _SEARCH_INTERVAL_NS = 10 * 10**9
 _MAX_ENVIRONMENT_BYTES = 1 << 20
-#: Slurm's step IDs of at least this number are special: the batch script, an allocation's shell and others.
+#: Slurm's step IDs from this number on are special steps: the batch script, an allocation's shell and others.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
@@ -36,7 +36,7 @@ class RankLocation:
     name
         Name of the process.
     numa
-        The NUMA node that holds all cores the process may use; None where it may use those of several.
+        The NUMA node to which all cores belong that the process may use; None where there are several.
     """
 
     rank: int
@@ -115,9 +115,9 @@ class _Process:
 class RankFinder:
     """Finder of a node's ranks; keeps the ranks file of one recorder up to date.
 
-    Ranks are processes of the recorder's Slurm job. Without one, they are those with this run's folder as
-    ``GIPFEL_RUN``, which launches, labs and ``gipfel record`` set: on a machine that a user's other work
-    shares, that work has ranks too.
+    Ranks are processes of the recorder's Slurm job. Outside of Slurm, they are processes in whose environment
+    ``GIPFEL_RUN`` is this run's folder, as launches, labs and ``gipfel record`` set it: other work of the
+    user on the same machine may have ranks too.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class RankFinder:
     environment
         The recorder's environment, which names its Slurm job.
     recorder
-        Process ID of the recorder, whose child processes have the environment of its step and are not ranks.
+        Process ID of the recorder. Its child processes inherit the environment of its step but are not ranks.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class RankFinder:
         return bool(run) and os.path.realpath(run) == self._run
 
     def _numa(self, folder: Path) -> int | None:
-        """Return the NUMA node of a process's cores; None for those of several."""
+        """Return the NUMA node of a process's cores; None if they belong to several."""
         lines = (folder / "status").read_text(errors="replace").splitlines()
         allowed = next((line.split(":")[1] for line in lines if line.startswith("Cpus_allowed_list:")), "")
         cores = _cores(allowed)
@@ -248,7 +248,7 @@ def read_environment(folder: Path) -> dict[bytes, bytes]:
 
 
 def _numa_cores(folder: Path) -> dict[int, frozenset[int]]:
-    """Return the cores of each NUMA node of this machine; empty where the kernel does not tell."""
+    """Return the cores of each NUMA node of this machine; empty where the kernel does not list them."""
     found = {}
     for path in sorted(folder.glob("node[0-9]*/cpulist")):
         with suppress(OSError, ValueError):

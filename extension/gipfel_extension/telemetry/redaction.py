@@ -1,4 +1,4 @@
-"""Redaction of secrets in displayed command lines, variables and options, by the names of the values.
+"""Redaction of secrets in displayed command lines, variables and options, recognized by the names of values.
 
 Reports and screenshots are shared. Secrets belong in files or variables; where a command line nevertheless
 contains one, the record keeps the command line unchanged and displays hide the secret.
@@ -12,7 +12,7 @@ from typing import Any
 HIDDEN = "HIDDEN"
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-#: Last words in the names of secrets.
+#: Words that make a name that of a secret if they are its last word, as in ``HF_TOKEN``.
 _SECRET_WORDS = frozenset(
     (
         "apikey", "auth", "authorization", "cookie", "credential", "credentials", "key", "passphrase",
@@ -20,7 +20,7 @@ _SECRET_WORDS = frozenset(
     )
 )  # fmt: skip
 
-#: Words before a last word that make it harmless: a tokenizer's tokens, sort keys.
+#: Words before such a last word that make the name harmless: ``eos_token`` of a tokenizer, ``sort_key``.
 _HARMLESS_PREFIXES = frozenset(
     ("bos", "cls", "eos", "mask", "pad", "sep", "unk", "special", "group", "index", "join", "sort", "target")
 )
@@ -28,7 +28,7 @@ _HARMLESS_PREFIXES = frozenset(
 _SECRET_PATTERN = re.compile(
     r"access_key|api_key|secret|password|passwd|passphrase|private_key", re.IGNORECASE
 )
-#: Last words in the names of properties of a secret, which are not secret themselves.
+#: Last words of names that describe a secret and are not secret themselves, as in ``TOKEN_FILE``.
 _PROPERTY_WORDS = frozenset(
     ("file", "path", "dir", "folder", "name", "names", "env", "variable", "length", "type")
 )

@@ -21,13 +21,13 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, identified by its UUID, the host as the job sees it, or a NIC of the node.
+    """A GPU, a host as one job sees it, or a NIC of a node; `uuid` identifies it among all devices.
 
     Parameters
     ----------
     scope
-        Extent of the values: ``"job cgroup"`` or ``"process tree"`` of a host, ``"node"`` of a NIC; empty for
-        a GPU.
+        What the values cover: ``"job cgroup"`` or ``"process tree"`` for a host, ``"node"`` for a NIC; empty
+        for a GPU.
     simulated
         True where the values are synthetic or replayed.
     """
@@ -87,7 +87,7 @@ class Provenance:
     interval
         Seconds between two samples.
     extra
-        Metrics of its GPUs that were requested in addition to those of ``METRICS``.
+        GPU metrics that were requested in addition to those that are always recorded (``METRICS``).
     """
 
     node: str

@@ -28,11 +28,11 @@ METRICS_FILE = "metrics.jsonl"
 _MANY_BYTES = 1 << 17
 #: Bytes that are read at a time.
 _PIECE_BYTES = 16 << 20
-#: Only the end of a longer file is read: a day of a hundred ranks that log every second.
+#: Of a longer file, only the end is read. This size holds a day of a hundred ranks that log every second.
 _MAX_BYTES = 1 << 30
 #: A longer line does not hold metrics.
 _MAX_LINE = 1 << 20
-#: Series (metric, rank, launch); further ones are skipped and counted.
+#: Maximum number of series (metric, rank, launch); further ones are skipped and counted.
 _MAX_SERIES = 20_000
 _MAX_PASSES = 1_000_000
 _MAX_BRACKETS = 64
@@ -333,7 +333,7 @@ def _is_flat(lines: bytes) -> bool:
 
 
 def _writers(nodes: Any, ranks: Any, launches: Any) -> dict[tuple[str, int | None, str], NDArray[np.int64]]:
-    """Return the rows of each writer, which is a node, rank and launch."""
+    """Return the rows of each writer; a writer is identified by node, rank and launch."""
     node_codes, launch_codes = nodes.dictionary_encode(), launches.dictionary_encode()
     node_names, launch_names = node_codes.dictionary.to_pylist(), launch_codes.dictionary.to_pylist()
     codes = ranks.fill_null(_NO_RANK).to_numpy() * len(node_names) + node_codes.indices.to_numpy()

@@ -20,19 +20,19 @@ from .lines import GPU_LINES, LINES, Line, Row, activity_rows, plain_text
 from .palette import COLORS, DEVICES, clear_layout, empty_plot, simulated_mark
 from .stack import axes, axis_suffix, legend, plot_title
 
-#: Maximum number of rows, to leave space for the GPUs.
+#: Maximum number of rows of user metrics, to leave space for the GPUs.
 _MAX_ROWS = 3
 #: Maximum number of lines in a row: one per launch, or one per rank of the newest launch.
 _MAX_LAUNCHES = 6
 _MAX_RANKS = 8
-#: Metrics that are not drawn: step counters and their totals.
+#: Names of metrics that are not drawn: step counters and their totals.
 COUNTERS = frozenset({"step", "optimizer_step", "global_step", "iteration", "iter", "epoch", "batch"}) | {
     f"{most}{counted}"
     for most in ("", "total_", "max_", "num_")
     for counted in ("steps", "iterations", "iters", "epochs", "batches")
 }
 
-#: Metrics of a launch's step hooks, which stand behind those that the program logs.
+#: Metrics of a launch's step hooks, which are drawn after the metrics that the program logs itself.
 DURATIONS = frozenset({"step_s", "work_s"})
 _METRICS_DEVICE = Device("metrics", "host", "", None)
 
@@ -78,7 +78,7 @@ class MetricRow:
     ) -> dict[str, Any]:
         axis = "" if number == 1 else str(number)
         line = drawn.line
-        # Metrics are logged at irregular intervals, so that no pause is a gap.
+        # Metrics are logged at irregular intervals: a pause does not mean missing values (infinite interval).
         x, y = points(drawn.metric.time_ns, drawn.metric.values, np.inf)
         return {
             "type": "scatter",
@@ -101,9 +101,9 @@ class MetricRow:
 
 
 def metric_rows(metrics: UserMetrics) -> list[MetricRow]:
-    """Return the rows of the first metrics that are not counters, a line per rank of the newest launch.
+    """Return the rows of the first few metrics that are not counters.
 
-    The newest few launches are drawn; of all but the newest only the lowest rank.
+    A row has a line per rank of the newest launch, and a line of the lowest rank of a few launches before it.
     """
     found = []
     names = sorted(
@@ -196,7 +196,7 @@ class MetricsFeed:
         return metrics
 
     def new_points(self) -> Mapping[str, dict[str, list[Any]]] | None:
-        """Return new points by trace like :func:`activity.figure_delta`; None if a new figure is needed."""
+        """Return new points by ``uid`` like :func:`figure_delta`; None if new lines need a new figure."""
         try:
             if not self._reader.poll():
                 return {}

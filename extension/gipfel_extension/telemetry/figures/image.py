@@ -14,7 +14,7 @@ _DPI = 100
 _NARROW = 500
 _FEW_COLORS = 32
 _MAX_COLUMNS = 8
-#: Axis labels from this value on use the suffixes k, M and G.
+#: An axis with values from this one on has labels with the suffixes k, M and G.
 _LONG_NUMBER = 10_000
 _MARKERS = {"circle": "o", "star": "*", "diamond-open": "D"}
 _STYLES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
@@ -63,7 +63,7 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
 
 
 def small_image(image: bytes) -> bytes:
-    """Return a PNG with fewer colors for notebook files; it has a fifth of the size."""
+    """Return a PNG with fewer colors for notebook files; it is about a fifth as large."""
     from PIL import Image  # noqa: PLC0415 - slow to import, and seldom needed
 
     output = io.BytesIO()
@@ -82,7 +82,7 @@ def stacked_images(images: Sequence[bytes]) -> bytes:
 
 
 class _Frame:
-    """Area of plotly's ``paper`` coordinates on the page, in fractions of the page."""
+    """Area that plotly's ``paper`` coordinates cover on the page, in fractions of the page."""
 
     def __init__(self, layout: dict[str, Any], width: float, height: float) -> None:
         margin = layout.get("margin", {})

@@ -56,7 +56,7 @@ def line_of(metric: str) -> Line:
 GPU_LINES = tuple(map(line_of, ("GPU_UTIL", "SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE")))
 
 
-#: Lines that are drawn only where an advice is based on them.
+#: Lines that are drawn only for advice whose evidence they are.
 FURTHER_LINES = tuple(map(line_of, ("GR_ENGINE_ACTIVE", "SM_OCCUPANCY", "PIPE_FP32_ACTIVE")))
 
 
@@ -217,7 +217,7 @@ def json_rows(values: Floats, digits: int) -> list[list[float | None]]:
 
 
 def points(overview: "Overview", values: Floats, digits: int = 3) -> tuple[list[int], list[float | None]]:
-    """Return times and values of a line; up to two empty buckets are skipped, more become a gap."""
+    """Return times (ms) and values of a line; up to two empty buckets are skipped, more become a gap."""
     known = np.flatnonzero(np.isfinite(values))
     times = milliseconds(overview)
     x: list[int] = []

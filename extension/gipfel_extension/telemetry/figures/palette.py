@@ -1,14 +1,15 @@
 """The one palette of figures, views and saved outputs for light and dark pages, and common parts of layouts.
 
-Every color has a contrast of at least 3 to 1 with the page, and what can stand side by side with the same
-dash or hatching differs in lightness, so that all of it can be read in grey. ``extension/generate_api.py``
-writes the same colors as CSS variables for panel and widgets.
+Every color has a contrast of at least 3 to 1 with the page. Colors that can be adjacent with the same dash or
+hatching differ in lightness, so that figures can be read in grey. ``extension/generate_api.py`` writes the
+same colors as CSS variables for panel and widgets.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Backgrounds by dark theme: the brightest that JupyterLab's dark theme has below figures.
+#: Background of a page by whether its theme is dark: in the dark case the brightest background that figures
+#: have in JupyterLab's dark theme.
 PAGE: Mapping[bool, str] = {False: "#ffffff", True: "#212121"}
 
 #: Colors of lines by the names in the metric table, for a light and a dark background.
@@ -58,7 +59,8 @@ DEVICES: tuple[tuple[str, str, str], ...] = tuple(
     for light, dark in (COLORS[name] for name in ("blue", "orange", "green", "purple"))
 )
 
-#: Color scales of heat maps by dark theme; the color of 0 differs from the background, a missing value.
+#: Color scales of heat maps by whether the theme is dark; the color of 0 differs from the background, which
+#: shows missing values.
 HEAT: Mapping[bool, list[list[Any]]] = {
     False: [[0.0, "#8a949f"], [0.25, "#447aa7"], [0.5, "#025c93"], [0.75, "#003d6d"], [1.0, "#021b48"]],
     True: [[0.0, "#61707f"], [0.25, "#4e94cc"], [0.5, "#68b7ed"], [0.75, "#a1d9f6"], [1.0, "#ecf9fd"]],

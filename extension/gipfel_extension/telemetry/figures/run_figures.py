@@ -41,9 +41,10 @@ from .stack import Plot, stacked
 if TYPE_CHECKING:
     from ..store.overview import Overview
 
-#: Runs are drawn from the start of 2000: plotly.js takes numbers of four digits on a time axis for years.
+#: Start of the time axis of compared runs (the year 2000): near the epoch, plotly.js takes numbers of four
+#: digits for years.
 _MIDNIGHT_MS = 946_684_800_000
-#: Lines of a job by kind of device: means over its devices; `ADDED_LINES` are sums over its hosts.
+#: Lines of a job's figures by kind of device: means over its devices; `ADDED_LINES` are sums over its hosts.
 JOB_LINES = {"gpu": (*GPU_LINES, *MEMORY_LINES, *TEMPERATURE_LINES, *POWER_LINES), "host": HOST_LINES}
 ADDED_LINES = IO_LINES
 #: Maximum number of lines per plot; beyond it mean, minimum and maximum are drawn.
@@ -309,7 +310,7 @@ def _line_values(
 
 
 def _thinned(times: Any, values: Any, _: float) -> tuple[list[int], list[float | None]]:
-    """Return at most 600 points; user metrics are not rates, so that points can be dropped."""
+    """Return at most 600 points; user metrics are not rates, so points may be dropped without averaging."""
     step = max(1, -(-len(times) // 600))
     return (times[::step] // 1_000_000).tolist(), json_values(np.asarray(values[::step], np.float64), 6)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .lines import json_values
 
-#: Target number of points of all lines; minimum and maximum number of points of a line.
+#: Target number of points of all lines together; minimum and maximum number of points of one line.
 _ALL_POINTS = 1600
 _MIN_POINTS = 30
 _MAX_POINTS = 80
@@ -23,7 +23,7 @@ _MAX_INTERPOLATED = 2
 _DIGITS = 3
 Floats = NDArray[np.float64]
 
-#: ES module without imports, so that it can be concatenated with the script of a page.
+#: ES module that imports nothing, so that it can be concatenated with the script of a page.
 CLOCK_SCRIPT = Path(__file__).with_name("clock.js")
 
 

@@ -15,8 +15,9 @@ _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
 _HEAD_PIXELS = 21
 _LEGEND_PIXELS = 19
-#: Pixels of a figure in the panel, and those of them beside a line of the legend. A legend entry needs the
-#: pixels of its line sample and of its letters; all entries are in columns as wide as the longest.
+#: Width of a figure in the panel in pixels, and how many of them a line of the legend can't use. A legend
+#: entry needs the pixels of its line sample and of its letters; all columns of a legend are as wide as the
+#: longest entry.
 _NARROWEST_PIXELS, _MARGIN_PIXELS = 320, 82
 _SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.6
 _MAX_LINES = 8
@@ -49,7 +50,7 @@ class Plot:
     legend
         True for a legend above the plot; traces with ``showlegend`` False are omitted.
     width
-        Pixels of the figure, from which the lines of the legend follow.
+        Width of the figure in pixels, which determines into how many lines the legend is broken.
     """
 
     title: str
@@ -84,7 +85,10 @@ def stacked(
     simulated: bool = False,
     empty: str = "No samples yet. The recorder starts with the job.",
 ) -> dict[str, Any]:
-    """Return a figure of stacked plots; `span_ms` is the range of the time axis in UTC milliseconds."""
+    """Return a figure of stacked plots, or of the text `empty` without any.
+
+    `span_ms` is the range of the time axis in UTC milliseconds.
+    """
     if not plots:
         layout = clear_layout(title, 140, dark=dark) | empty_plot(empty, dark=dark)
         return {"data": [], "layout": layout}
@@ -253,7 +257,7 @@ def _placed(trace: dict[str, Any], number: int, *, named: bool) -> dict[str, Any
 
 
 def _through(layout: Mapping[str, Any], shape: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a copy of a shape for each plot of a figure, to omit the titles and legends between them."""
+    """Return a copy of a shape for each plot of a figure, so that it does not cross titles and legends."""
     numbers = [key.removeprefix("yaxis") for key in layout if key.startswith("yaxis")]
     return [{**shape, "xref": f"x{number}", "yref": f"y{number} domain"} for number in numbers]
 

@@ -1,8 +1,8 @@
 """Static HTML of saved notebooks and reports: escaped text, tables, cards and figures in one style.
 
-Nothing here has a script. Functions return `Html`, in which every text is escaped; what they are given is
-escaped unless it is `Html`. `fragment` is the output of a notebook's cell, `page` a whole document. Both are
-for light and dark backgrounds, for print, and for 320 pixels and more.
+The markup contains no scripts. Functions return `Html`, in which all text is escaped: they escape each
+argument that is not `Html` itself. `fragment` makes the output of a notebook cell, `page` a whole document.
+Both are readable on light and dark backgrounds, in print, and from a width of 320 pixels on.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,18 +14,18 @@ from .palette import PAGE, STATES, grid_color, text_color
 
 
 class Html(str):
-    """Markup that may be part of other markup as it is."""
+    """Safe markup, which is inserted into other markup without escaping."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, *parts: str) -> Self:
-        """Join parts that are markup already."""
+        """Join strings that already are safe markup."""
         return cls("".join(parts))
 
 
 class Cell(Html):
-    """Cell of a table with attributes of its own."""
+    """Cell of a table, with HTML attributes."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ def escaped(value: object) -> Html:
 
 
 def tag(name: str, *content: object, **attributes: str) -> Html:
-    """Return an element; an attribute ``class_`` is ``class``, and empty attributes are left out."""
+    """Return an element; the argument ``class_`` is the attribute ``class``; empty attributes are omitted."""
     pairs = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
         for key, value in attributes.items()
@@ -64,11 +64,11 @@ def table(
     Parameters
     ----------
     heads
-        Heads of the columns; none for a table of names and values.
+        Heads of the columns; empty for a table of names and values.
     numbers
-        Columns of numbers, which are aligned at the right.
+        Indices of columns with numbers, which are aligned to the right.
     row_heads
-        The first cell of a row is its head; one head spans the rows that follow each other with it.
+        Whether the first cell of a row is its head; consecutive rows with the same head share one cell.
     """
     kinds = dict.fromkeys(numbers, "number")
 
@@ -92,7 +92,7 @@ def table(
     head = tag("thead", tag("tr", *head_cells)) if heads else ""
     title = tag("caption", caption) if caption else ""
     whole = tag("table", title, head, tag("tbody", *body), class_=class_)
-    # What scrolls must be in reach of the keyboard.
+    # tabindex makes the scrollable table reachable by keyboard.
     return tag("div", whole, class_="wide", role="group", aria_label=caption or "Table", tabindex="0")
 
 
@@ -119,7 +119,7 @@ def preformatted(lines: Iterable[object]) -> Html:
 
 
 def card(*content: object) -> Html:
-    """Return a framed part."""
+    """Return content in a frame."""
     return tag("div", *content, class_="card")
 
 
@@ -129,7 +129,7 @@ def figure(shown: object, caption: object) -> Html:
 
 
 def fragment(*content: object) -> Html:
-    """Return the output of a cell: one element with its own style, on a background of either kind."""
+    """Return the output of a notebook cell: one element with its own stylesheet, for light and dark pages."""
     return tag("div", Html(f"<style>{STYLE}</style>"), *content, class_="gipfel-static")
 
 
@@ -147,7 +147,7 @@ def page(title: str, *content: object, head: str = "") -> Html:
 
 
 def _states(*, dark: bool) -> str:
-    """Return the colors of verdicts; in JupyterLab those of its theme."""
+    """Return CSS with the colors of verdicts; in JupyterLab those of its theme."""
     return "".join(
         f".gipfel-static .{state}{{color:var(--gipfel-{state},{pair[dark]})}}"
         for state, pair in STATES.items()

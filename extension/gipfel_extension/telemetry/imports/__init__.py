@@ -1,6 +1,7 @@
 """Import of recordings of Gipfel and of other tools as one table, with notes on what their format lacks.
 
-:func:`open_recording` opens any of them; a module here reads each foreign format into a :class:`Recording`.
+:func:`open_recording` opens any of them. Each module of this package reads one foreign format into a
+:class:`Recording`.
 """
 
 import os
@@ -23,7 +24,7 @@ from .gssr import read_gssr_csv, read_gssr_json
 from .recording import Recording
 
 __all__ = ["Recording", "open_recording"]
-#: A note names nodes whose samples start or end at times that differ by more than this.
+#: A note names nodes that begin later than the first node, or end earlier than the last, by more than this.
 _MAX_DIFFERENCE_S = 30.0
 _MAX_LISTED = 5
 #: Kinds of events that explain a gap or an overlap in the samples.

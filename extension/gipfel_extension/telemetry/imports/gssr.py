@@ -25,7 +25,7 @@ _MAX_LINE = 1 << 20
 _MAX_META_BYTES = 1 << 20
 _DATE = re.compile(r'"date"\s*:\s*"([^"]+)"')
 _JOB = re.compile(r'"jobid"\s*:\s*"([^"]+)"')
-#: Fields of recorders without PIPE_TENSOR_ACTIVE; the highest of them is its lower bound.
+#: Fields of recordings that lack PIPE_TENSOR_ACTIVE; the highest of them is a lower bound of it.
 _TENSORS = tuple(f"DCGM_FI_PROF_PIPE_TENSOR_{part}_ACTIVE_avg" for part in ("IMMA", "HMMA", "DFMA"))
 _LINKS = ("PCIE_", "NVLINK_", "C2C_")
 _MAX_JSON_BYTES = 512 << 20
@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[list[str], NDArray[np.float64], int]:
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    """Yield lines of text; too long lines are split into pieces that are not valid rows."""
+    """Yield lines of text; a line that is too long is split into pieces, which are not valid rows."""
     while line := file.readline(_MAX_LINE):
         yield line.decode(errors="replace")
 
@@ -138,7 +138,7 @@ def _values(header: Sequence[str], rows: NDArray[np.float64]) -> tuple[dict[str,
         metric, factor = found
         means = rows[:, column] * factor
         if metric.startswith(_LINKS):
-            # gssr-record writes 0 for rates above 2e9: an idle link cannot be distinguished from a busy one.
+            # gssr-record writes 0 for rates above 2e9 B/s, so an idle link looks like a busy one.
             zeroed |= bool((means == 0).any())
             means = np.where(means == 0, np.nan, means)
         values[metric] = means
@@ -159,7 +159,7 @@ def _mib(header: Sequence[str], rows: NDArray[np.float64], name: str) -> NDArray
 def _meta(folder: Path) -> tuple[int, str]:
     """Return the start in UTC nanoseconds, 0 where unknown, and the job id, empty where unknown."""
     path = folder / "proc_0.meta.txt"
-    # Arguments with line breaks make it invalid JSON, so that the two values are searched in the text.
+    # Arguments with line breaks make the file invalid JSON, so the two values are searched in the text.
     text = _text(path)
     date, job = _DATE.search(text), _JOB.search(text)
     try:

@@ -121,7 +121,7 @@ def _time(text: str) -> int:
 
 
 def read_exporter_text(path: Path) -> Recording:
-    """Read scrapes of DCGM exporter; a repeated metric of a GPU starts the next scrape.
+    """Read a file of scrapes of DCGM exporter; the repetition of a GPU's metric starts the next scrape.
 
     Raises
     ------

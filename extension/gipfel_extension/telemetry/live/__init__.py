@@ -28,13 +28,13 @@ class Tick:
     Parameters
     ----------
     seq
-        Number of the tick, counted by one recorder process; a gap means lost ticks.
+        Sequence number of the tick within one recorder process; a gap means lost ticks.
     events
         Events since the previous tick.
     ended
         True in the last tick of a recorder that was stopped.
     dropped
-        Number of ticks that were dropped before they reached the head node; the segments have their samples.
+        Number of ticks that were dropped on the way to the head node; their samples are in the segments.
     """
 
     seq: int

@@ -41,9 +41,9 @@ _MAX_MESSAGE = 16 * 2**20
 
 @dataclass(frozen=True, repr=False)
 class FanInKeys:
-    """Two CURVE key pairs as Z85 text: that of the head node, and the one that all nodes of the job share.
+    """Two CURVE key pairs as Z85 text: one of the head node, and one that all nodes of the job share.
 
-    They are passed only in the environment. Senders have no ``server_secret``.
+    They are passed only in the environment. Senders don't get ``server_secret``.
     """
 
     server: str
@@ -109,7 +109,7 @@ class FanInSender:
     ) -> None:
         self._monotonic = monotonic
         self._capacity = capacity
-        #: Id of this process, whose successor counts from 1 again.
+        #: Random id of this process: a restarted sender numbers its ticks from 1 again.
         self._sender = os.urandom(8)
         self._number = 0
         self._waiting: OrderedDict[int, Tick] = OrderedDict()
@@ -120,7 +120,7 @@ class FanInSender:
         options = {
             zmq.LINGER: 0,
             zmq.SNDHWM: 1000,
-            # Without a connection ticks wait here, where the oldest can be dropped.
+            # Without a connection ticks wait in this object, where the oldest can be dropped, not in ZeroMQ.
             zmq.IMMEDIATE: 1,
             zmq.RECONNECT_IVL: 200,
             zmq.RECONNECT_IVL_MAX: 5000,

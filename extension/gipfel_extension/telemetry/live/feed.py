@@ -21,10 +21,10 @@ __all__ = ["LiveReader", "SaturationFeed", "Status", "Tick"]
 
 State = Literal["live", "starting", "stale", "absent"]
 
-#: A recorder counts as lost after this many intervals, and at least this many seconds, without a tick.
+#: A recorder counts as lost after this many intervals without a tick, but not before this many seconds.
 SILENT_INTERVALS = 3.0
 _SILENT_LIVE_SECONDS = 3.0
-#: The limit is longer where only its file is read, which is written every few seconds.
+#: The same number of seconds where only the recorder's file is read, which is written every few seconds.
 _SILENT_FILE_SECONDS = 12.0
 #: Without ticks, and after a gap in them, the segments are reread after this many seconds, which is longer
 #: than a recorder buffers samples.
@@ -36,9 +36,11 @@ _MAX_RECENT_SAMPLES, _MAX_RECENT_PER_DEVICE = 1000, 30
 
 
 class Status(TypedDict):
-    """The state of a run's samples; ``last_ns`` is UTC, ``interval`` seconds.
+    """State of a run's recording, for views.
 
-    ``dropped`` counts the ticks of other nodes that were dropped on the way; the segments have their samples.
+    ``interval`` is in seconds; ``last_ns`` is the UTC time of the newest sample. ``dropped`` is the number of
+    ticks of other nodes that were dropped on the way; their samples are in the segments. ``message`` is a
+    sentence for users.
     """
 
     state: State
@@ -55,7 +57,8 @@ class Status(TypedDict):
 class RecorderState:
     """State of one recorder of a run.
 
-    ``last_ns`` is the time of its newest sample, ``alive_ns`` that of its newest tick.
+    ``last_ns`` is the time of its newest sample, ``alive_ns`` that of its newest tick (UTC). ``live`` is True
+    if it sends ticks, ``seq`` is the number of its newest tick, and ``event`` its newest event.
     """
 
     name: str
@@ -118,7 +121,8 @@ class SaturationFeed:
         self._seen: dict[str, set[int]] = {}
         self._reread_ns = 0
         self._refresh()
-        # The samples that the recorder is buffering now come before the first tick, and reach the file soon.
+        # Samples that the recorder is buffering now are older than the first tick, but not in its file yet:
+        # the file must be read again.
         self._gap = True
 
     @property
@@ -127,7 +131,7 @@ class SaturationFeed:
         return self._telemetry.parent
 
     def poll(self, timeout: float) -> list[Sample]:
-        """Return new samples since the last call; wait up to `timeout` seconds for the first."""
+        """Return the samples that arrived since the last call; wait up to `timeout` seconds for the first."""
         new: list[Sample] = []
         if self._live is None:
             self._clock.wait(timeout, threading.Event())
@@ -218,7 +222,7 @@ class SaturationFeed:
             return sorted(new, key=lambda sample: sample.time_ns)
 
     def _until_now(self, table: SampleTable) -> SampleTable:
-        """Drop samples with future times, from before a clock was set back: they would hide the new ones."""
+        """Drop samples with future times, from before a clock was set back: they would hide newer samples."""
         last_ns = self._clock.time_ns() + _SKEW_NS
         columns = {
             uuid: {name: column[own["time_ns"] <= last_ns] for name, column in own.items()}
@@ -241,7 +245,7 @@ class SaturationFeed:
             recorder.last_ns = newest
 
     def _has_next_segment(self, recorder: RecorderState) -> bool:
-        """Return whether a recorder with a closed segment is still sending ticks, so that another follows."""
+        """Return whether a recorder with a closed segment still sends ticks and will write a new segment."""
         silent = recorder.silent_seconds(self._clock.time_ns())
         return recorder.live and not recorder.ended and silent < SILENT_INTERVALS * recorder.interval
 

@@ -94,7 +94,7 @@ class SourceRequest:
     environment
         Variables that select the job's GPUs, such as ``CUDA_VISIBLE_DEVICES``; ``GIPFEL_NODE`` is this node.
     metrics
-        Names of metrics in addition to those that are always recorded; a source omits unavailable ones.
+        Names of metrics to read in addition to those that are always recorded; unavailable ones are omitted.
     """
 
     interval: float = 1.0
@@ -107,8 +107,8 @@ class SourceRequest:
 class Source(Protocol):
     """A source of samples; opened by one process and read by one thread.
 
-    ``devices`` does not change while it is open. ``simulated`` is True for synthetic or replayed values. One
-    with an attribute ``fine`` that is True is read ten times a second by default.
+    ``devices`` does not change while the source is open. ``simulated`` is True for synthetic or replayed
+    values. A source with an attribute ``fine`` that is True is read ten times a second by default.
     """
 
     name: str
@@ -156,12 +156,12 @@ def source_names() -> tuple[str, ...]:
 
 
 def no_argument(name: str, argument: str) -> None:
-    """Raise an error where a source that takes no argument has one.
+    """Refuse the argument of a source that takes none, such as ``host:x``.
 
     Raises
     ------
     SourceError
-        There is an argument.
+        `argument` is not empty.
     """
     if argument:
         raise SourceError(
@@ -180,7 +180,7 @@ class EventSource(Protocol):
 
 @runtime_checkable
 class ProcessSource(Protocol):
-    """A source that also knows which processes use its devices."""
+    """A source that also reports which processes use its devices."""
 
     def processes(self) -> list[tuple[int, str]]:
         """Return process ids on this node, each with the UUID of a device that the process uses."""

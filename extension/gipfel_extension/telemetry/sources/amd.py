@@ -31,7 +31,7 @@ _REASONS = {
 }
 
 _VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-#: Metrics in addition to those that are always recorded.
+#: Metrics that this source provides on request, in addition to those that are always recorded.
 EXTRA = ("MEM_COPY_UTIL",)
 
 
@@ -91,7 +91,7 @@ class AmdSource:
         return self._health.poll()
 
     def processes(self) -> list[tuple[int, str]]:
-        """Return processes that use the job's GPUs."""
+        """Return the processes that use the job's GPUs, each with the GPU's UUID."""
         return [
             (each["pid"], device.uuid)
             for device, handle in self._gpus
@@ -111,7 +111,7 @@ class AmdSource:
             uuid = self._try(smi.amdsmi_get_gpu_device_uuid, handle)
             about = self._try(smi.amdsmi_get_gpu_asic_info, handle) or {}
             if uuid:
-                # The form of ROCm's environment variables.
+                # ROCm's environment variables name a GPU in this form.
                 name = f"GPU-{str(uuid).removeprefix('GPU-')}"
                 found.append(
                     (Device(name, "gpu", str(about.get("market_name", "AMD GPU")), index, node=node), handle)

@@ -79,7 +79,7 @@ class NvmlWithDcgm:
             self._retry_ns = now_ns + int(self._pause * 1e9)
             self._pause = min(2 * self._pause, _MAX_PAUSE_S)
             return []
-        # After a restart DCGM has no values at first.
+        # After its restart DCGM has no values at first, so wait for one before reporting its recovery.
         if self._retry_ns is not None and any(v is not None for s in found for v in s.values.values()):
             self._retry_ns, self._pause = None, _FIRST_PAUSE_S
             self._note("source_back", "dcgm can be read again.")

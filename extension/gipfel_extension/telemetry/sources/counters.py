@@ -1,4 +1,4 @@
-"""Counters: of errors, an event when one rises; of the whole node, network, Lustre, NFS and energy."""
+"""Error counters, whose increases become events, and counters of a node's network traffic and energy."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -10,17 +10,17 @@ from typing import Any
 from ..events import Event
 from . import Clock
 
-#: A counter that did not rise for this long gets a new event when it does.
+#: When a counter rises that did not rise for this long, that is a new event.
 _QUIET_NS = 60 * 10**9
-#: A counter that keeps rising gets an event at most this often.
+#: While a counter keeps rising, it causes one event per this time.
 _AGAIN_NS = 600 * 10**9
-#: Port counters of InfiniBand and RoCE are in words of four bytes (InfiniBand specification, PortCounters).
+#: Bytes per unit of the port counters of InfiniBand and RoCE (InfiniBand specification, PortCounters).
 _WORD = 4.0
 
 
 @dataclass
 class _Counter:
-    """A counter: its value, when it last rose, and value and time of the last event."""
+    """A counter: its value, when it last rose, and value and time of the last reported event."""
 
     value: int
     read_ns: int
@@ -30,12 +30,12 @@ class _Counter:
 
 
 class RisingCounters:
-    """Watch of counters that should not rise.
+    """Watch of counters that should not rise, such as error counters.
 
     Parameters
     ----------
     kind
-        Kind of the events.
+        Kind of the events, a key of ``events.KINDS``.
     """
 
     def __init__(self, kind: str, node: str) -> None:
@@ -46,14 +46,14 @@ class RisingCounters:
     def check(
         self, device: str, text: str, value: int | None, time_ns: int, monotonic_ns: int
     ) -> list[Event]:
-        """Return an event if a counter begins to rise, or has been rising for ten minutes.
+        """Return an event if a counter begins to rise, or has risen for ten minutes since its last event.
 
-        The first reading is the baseline, whatever its size. A counter that falls was reset.
+        The first reading is the baseline, whatever its value. A counter that falls was reset.
 
         Parameters
         ----------
         text
-            What it counts, for people, in the plural.
+            Plural noun for what the counter counts, which begins the event's message.
         value
             None where it could not be read.
         """
@@ -87,7 +87,7 @@ def _amount(value: float) -> str:
 
 
 log = logging.getLogger(__name__)
-#: Seconds between two readings: with 18 NVLinks they are 60 calls per GPU.
+#: Seconds between two readings: one takes 60 calls for a GPU with 18 NVLinks.
 _EVERY_S = 10.0
 #: NVML's error counters of a link (nvmlNvLinkErrorCounter_t).
 _LINK_ERRORS = {
@@ -106,7 +106,7 @@ class GpuHealth:
     Parameters
     ----------
     gpus
-        By UUID, a function that yields what each counter counts, and its value; None where it can't be read.
+        Function by UUID that yields, for each counter, what it counts and its value (None if unreadable).
     """
 
     def __init__(self, gpus: Mapping[str, Callable[[], Counters]], *, node: str, clock: Clock) -> None:
@@ -116,7 +116,7 @@ class GpuHealth:
         self._due_ns = 0
 
     def poll(self) -> list[Event]:
-        """Return an event for each counter that rises; nothing between two readings."""
+        """Return an event for each counter that rises; nothing if the next reading is not due yet."""
         now_ns = self._clock.monotonic_ns()
         if now_ns < self._due_ns:
             return []
@@ -186,7 +186,7 @@ def network_counters(proc: Path, system: Path) -> dict[str, float | None]:
         return {"NET_RX_BYTES": None, "NET_TX_BYTES": None}
     fields = [line.replace(":", " ").split() for line in lines]
     infiniband, slingshot = list(_ports(system)), list(_cassini(system))
-    # The ports' counters include IP over InfiniBand and Ethernet over Slingshot.
+    # The ports' counters include IP over InfiniBand and Ethernet over Slingshot: don't count these twice.
     excluded = (
         "lo",
         *(("ib",) if any(ip for _, _, ip in infiniband) else ()),
@@ -235,7 +235,7 @@ class HostEnergy:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._cray = root / "sys/cray/pm_counters"
-        # psys covers the other zones; core and uncore are parts of their package.
+        # The zone psys includes the others; core and uncore are parts of their package.
         zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))
         self._zones = tuple(zone for zone in zones if _zone_name(zone).startswith(("package", "dram")))
         self._before: dict[Path, float] = {}
@@ -244,17 +244,17 @@ class HostEnergy:
     def joules(self) -> float | None:
         """Return the counter in joules; None where none of the node's counters can be read."""
         if (cpu := _cray_joules(self._cray / _CRAY[0])) is not None:
-            # Nodes without this file count the memory's energy with the processor's.
+            # On nodes without a file for memory, its energy is included in the processor's counter.
             return cpu + (_cray_joules(self._cray / _CRAY[1]) or 0.0)
         readings = {zone: _number(zone / "energy_uj") for zone in self._zones}
         known = {zone: value for zone, value in readings.items() if value is not None}
-        # The sum of only some zones would look like less power.
+        # A sum without some zones would look like a drop in power.
         if not known or len(known) < len(readings):
             self._before = {}
             return None
         for zone, value in known.items():
             step = value - self._before.get(zone, value)
-            # The counters start again at 0, on busy servers every few minutes.
+            # The counters wrap around to 0, on busy servers every few minutes.
             step += (_number(zone / "max_energy_range_uj") or 0.0) if step < 0 else 0.0
             self._total += max(0.0, step) * _MICROJOULES
         self._before = known

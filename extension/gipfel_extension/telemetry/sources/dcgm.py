@@ -1,6 +1,6 @@
 """The node's DCGM daemon, for GPUs without GPM: a child process ``dcgmi dmon`` whose lines are read.
 
-Also the parsing of DCGM's names and values and of DCGM exporter's text, for other sources and for imports.
+This module also parses DCGM's names and values, and DCGM exporter's text, for other sources and imports.
 """
 
 import re
@@ -14,9 +14,10 @@ from ..sample import Device, Sample, SourceError
 from . import SourceRequest, no_argument
 from .job_gpus import VisibleGpu, can_open_nvidia, job_gpus
 
-#: Names that other tools use with another meaning: the energy of one sample, not a counter.
+#: Names to which other tools give another meaning: the energy of one sample instead of a counter.
 _AMBIGUOUS_NAMES = ("TOTAL_ENERGY_CONSUMPTION",)
-#: Metric and factor to its unit, by DCGM's name without ``DCGM_FI_DEV_`` or ``DCGM_FI_PROF_``.
+#: Gipfel's metric, and the factor from DCGM's unit to the metric's, by DCGM's name without ``DCGM_FI_DEV_``
+#: or ``DCGM_FI_PROF_``.
 FIELDS: Mapping[str, tuple[str, float]] = {
     name: (metric.name, metric.dcgm_factor)
     for metric in DCGM_FIELDS.values()
@@ -30,7 +31,7 @@ BLANKS = frozenset(
 #: One scraped value: field, labels, value as text.
 Scraped = tuple[str, Mapping[str, str], str]
 _LINE = re.compile(r"^(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(-?\d+))?\s*$")
-#: Anchored at the start of a word: otherwise a long word is matched again from each letter.
+#: Anchored at the start of a word: otherwise matching restarts at each letter of a long word.
 _LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _MAX_DIGITS = 6
 
@@ -196,7 +197,7 @@ class DcgmSource:
         for device in self.devices:
             time_ns, monotonic_ns, values = latest.get(device.index or 0, (0, 0, {}))
             if not values or monotonic_ns < oldest_ns:
-                # No line yet, or none recently: the values are missing, not unchanged.
+                # Without a recent line the values are missing, not unchanged.
                 time_ns, monotonic_ns, values = self._clock.time_ns(), now_ns, dict.fromkeys(GPU_METRICS)
             samples.append(Sample(time_ns, monotonic_ns, device.uuid, values))
         return samples

@@ -3,10 +3,11 @@
 Tiers are ``memory`` (tmpfs), ``local`` (disks of the node), ``shared`` (a file system of the cluster) and
 ``image`` (a packed file that is mounted).
 
-NFS' ``/proc/self/mountstats`` is readable by its own process: bytes, and for each operation its count, bytes,
-and milliseconds in the queue, on the way to the server and back, and in all (Linux, net/sunrpc/stats.c).
-Lustre's ``llite/*/stats`` moved to debugfs in version 2.12, which only root reads; where counters can't be
-read, `ClientCounters.why` has the reason. The I/O counters of cgroups include neither.
+NFS counters are in ``/proc/self/mountstats``, which every process can read: bytes of each mount, and for each
+operation its count, bytes, and milliseconds in the queue, from request to reply, and in all (Linux,
+net/sunrpc/stats.c). Lustre's ``llite/*/stats`` moved to debugfs in version 2.12, which only root can read.
+Where counters can't be read, `ClientCounters.why` has the reason. The I/O counters of cgroups include neither
+NFS nor Lustre.
 """
 
 import os
@@ -32,7 +33,7 @@ _TIERS = {
         "fuse.glusterfs", "fuse.s3fs", "fuse.mount-s3", "fuse.dfuse", "fuse.juicefs", "fuse.rclone",
     },
 }  # fmt: skip
-#: File systems of the kernel, which hold no files of a job.
+#: Virtual file systems of the kernel, which hold no files of a job.
 _NO_FILES = {
     "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "securityfs", "debugfs", "tracefs",
     "bpf", "pstore", "configfs", "fusectl", "autofs", "binfmt_misc", "nsfs", "efivarfs", "rpc_pipefs",
@@ -46,7 +47,7 @@ _SHARD = re.compile(
     r"\.(?:tar|tfrecords?|parquet|arrow|mds|sqsh|squashfs|h5|hdf5|npy|npz|lmdb|mdb|rec|idx|zip)$"
 )
 _LOG = re.compile(r"\.(?:log|out|err|jsonl|txt|csv)$|\.tfevents\.")
-#: Name of each class of files, for people.
+#: Displayed name of each class of files.
 CLASSES = {
     "program": "programs",
     "checkpoint": "models and checkpoints",
@@ -75,7 +76,7 @@ class Mount:
 
     @property
     def tier(self) -> str:
-        """``memory``, ``local``, ``shared`` or ``image``; other FUSE is shared, the rest ``unknown``."""
+        """``memory``, ``local``, ``shared`` (also any other FUSE), ``image``, or ``unknown``."""
         for tier, kinds in _TIERS.items():
             if self.kind in kinds:
                 return tier
@@ -83,7 +84,7 @@ class Mount:
 
 
 class MountTable:
-    """Mounts by path; the last of several at one path is the visible one."""
+    """Mounts by path; of several mounts at one path, the last one is visible."""
 
     def __init__(self, mounts: Iterable[Mount]) -> None:
         self.mounts = tuple({each.path: each for each in mounts}.values())
@@ -98,12 +99,12 @@ class MountTable:
         return None
 
     def of_device(self, device: int) -> Mount | None:
-        """Return the mount of a device as ``os.stat`` numbers it; btrfs has several numbers for one mount."""
+        """Return the mount of an ``st_dev``; None if unknown, as on btrfs: one mount has several numbers."""
         return self._by_device.get((os.major(device), os.minor(device)))
 
 
 def read_mounts(process: Path = Path("/proc/self")) -> MountTable:
-    """Return the mounts of a process, without those of the kernel; empty where they can't be read."""
+    """Return the mounts of a process, without virtual file systems; empty where they can't be read."""
     with suppress(OSError):
         return parse_mountinfo((process / "mountinfo").read_text(errors="surrogateescape"))
     return MountTable(())
@@ -139,7 +140,7 @@ def _plain(text: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
 
 
-#: Operations of NFS 3 and 4 that ask for names and attributes.
+#: Operations of NFS 3 and 4 on names and attributes (metadata).
 _NFS_METADATA = frozenset(
     (
         "GETATTR", "SETATTR", "LOOKUP", "LOOKUPP", "ACCESS", "CREATE", "MKDIR", "REMOVE", "RMDIR", "RENAME",
@@ -148,7 +149,7 @@ _NFS_METADATA = frozenset(
     )
 )  # fmt: skip
 _NFS_OPENS = ("OPEN:", "OPEN_NOATTR:")
-#: Operations of Lustre's metadata servers.
+#: Operations that Lustre's metadata servers handle.
 _LUSTRE_METADATA = frozenset(
     (
         "open", "close", "mknod", "link", "unlink", "symlink", "mkdir", "rmdir", "rename", "readdir",
@@ -158,12 +159,12 @@ _LUSTRE_METADATA = frozenset(
 )  # fmt: skip
 _LUSTRE_DIRECTORIES = ("proc/fs/lustre/llite", "sys/kernel/debug/lustre/llite", "sys/fs/lustre/llite")
 _ONLY_ROOT = "Only root reads /sys/kernel/debug, where Lustre has its statistics since version 2.12."
-#: Indices in an operation's line: its count, and milliseconds to the server and back.
+#: Indices in an operation's line: its count, and milliseconds from request to reply.
 _NFS_COUNT, _NFS_RTT = 1, 7
 #: Indices in a "bytes:" line: bytes read from the server and written to it (Linux, fs/nfs/iostat.h).
 _NFS_READ, _NFS_WRITTEN = 5, 6
 _MICROSECONDS = ("[usec]", "[usecs]")
-#: What is counted, and the samples' names for the sums of all mounts.
+#: Field of `ClientCounters`, and the metric that is its sum over all mounts.
 _LUSTRE_SUMS = {
     "read_bytes": "LUSTRE_READ_BYTES",
     "written_bytes": "LUSTRE_WRITE_BYTES",
@@ -174,16 +175,20 @@ _NFS_SUMS = {"read_bytes": "NFS_READ_BYTES", "written_bytes": "NFS_WRITE_BYTES"}
 
 @dataclass(frozen=True)
 class ClientCounters:
-    """Counters of one mount since it was mounted; None for what is not counted.
+    """Counters of one mount since it was mounted; None for a number that is not counted.
 
     Parameters
     ----------
+    kind
+        Type of the file system, such as ``nfs4`` or ``lustre``.
     source
-        What is mounted: ``server:/export``, or the name of llite's directory.
+        What is mounted: ``server:/export`` for NFS, the name of llite's directory for Lustre.
+    opens, metadata
+        Numbers of opened files and of metadata operations.
     metadata_ms
         Milliseconds that all metadata operations took together.
     why
-        Why there are no counters; empty where there are.
+        Why there are no counters; empty if there are.
     """
 
     path: str
@@ -199,12 +204,12 @@ class ClientCounters:
 
 @dataclass(frozen=True)
 class ClientRates:
-    """Work of a mount's client in a time, per second; None where it is unknown.
+    """What the client of a mount did between two readings, per second; None where it is unknown.
 
     Parameters
     ----------
     metadata_ms
-        Mean milliseconds of a metadata operation; None without any.
+        Mean milliseconds per metadata operation; None without any operation.
     """
 
     read_bytes: float | None
@@ -242,7 +247,7 @@ def read_clients(mounts: MountTable, root: Path = Path("/")) -> list[ClientCount
 
 
 def rates_of(before: ClientCounters, now: ClientCounters, seconds: float) -> ClientRates:
-    """Return what happened between two readings; None for a counter that fell: it was reset or wrapped."""
+    """Return the rates between two readings; None for a counter that fell: it was reset or it wrapped."""
 
     def step(name: str) -> float | None:
         first, last = getattr(before, name), getattr(now, name)

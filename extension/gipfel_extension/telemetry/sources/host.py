@@ -1,8 +1,8 @@
 """The host as one job sees it: CPU, memory, page faults, I/O and pressure.
 
 The values come from the job's cgroup (version 2) where Slurm created one, else from the job's process tree.
-Network, Lustre and NFS counters are those of the whole node (``counters.py``, ``file_systems.py``),
-because the kernel does not count them per job. So is the power of its processors and memory.
+Network, Lustre and NFS counters, and the power of processors and memory, are those of the whole node
+(``counters.py``, ``file_systems.py``), because the kernel does not count them per job.
 """
 
 import os
@@ -29,7 +29,7 @@ _PRESSURES = {"PRESSURE_CPU": "cpu", "PRESSURE_MEMORY": "memory", "PRESSURE_IO":
 
 
 class HostSource:
-    """CPU, memory, page faults, I/O and pressure of the job; network, its NICs and file systems of the node.
+    """CPU, memory, page faults, I/O and pressure of the job; network, NICs and file systems of the node.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class HostSource:
         return self._nics.events()
 
     def close(self) -> None:
-        """Hold nothing, give nothing back."""
+        """Do nothing: there are no resources to release."""
 
     def _job(self) -> tuple[float | None, dict[str, float | None]]:
         """Return the current memory, and the counters under the names of their rates."""
@@ -127,7 +127,7 @@ class HostSource:
         for name, value in counters.items():
             before = self._before.get(name)
             known = value is not None and before is not None and seconds > 0
-            # The counters decrease when a process leaves the tree.
+            # The sum of a process tree decreases when a process leaves the tree.
             rates[name] = max(0.0, value - before) / seconds if known else None  # type: ignore[operator]
         self._before, self._before_ns = counters, now_ns
         return rates
@@ -252,7 +252,7 @@ class Cgroup:
 class Usage:
     """Resources that a process tree has used so far (CPU, I/O, page faults) and uses now (memory).
 
-    CPU seconds, bytes and page faults include ended descendants. I/O is None where it cannot be read.
+    CPU seconds, I/O bytes and page faults include those of ended descendants. I/O is None if unreadable.
     """
 
     cpu_seconds: float
@@ -287,8 +287,8 @@ class ProcessTree:
         stats = self._members()
         if not stats:
             return None
-        # utime, stime, and those of waited-for children (cutime, cstime): the time of an ended process moves
-        # to its parent's line, so that the sum includes it.
+        # utime, stime, cutime and cstime: when a process ends, its time is added to cutime and cstime of its
+        # parent, so that the sum includes it.
         cpu = sum(float(number) for fields in stats.values() for number in fields[11:15]) / self._ticks
         private = shared = 0
         read = write = 0.0
@@ -297,7 +297,7 @@ class ProcessTree:
             with suppress(OSError, ValueError, IndexError):
                 resident, common = map(int, (self._proc / str(pid) / "statm").read_text().split()[1:3])
                 private += resident - common
-                # Forked workers share pages: count the largest mapping once.
+                # Forked workers share memory pages: count only the largest shared size, once.
                 shared = max(shared, common)
             with suppress(OSError, ValueError, KeyError):
                 lines = (self._proc / str(pid) / "io").read_text().splitlines()
@@ -313,7 +313,7 @@ class ProcessTree:
     def _members(self) -> dict[int, list[str]]:
         """Return the fields of ``stat`` from the third (state) on, by process id of the tree."""
         present = {int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdecimal()}
-        # A process never becomes a descendant later: skip those known not to be.
+        # A process that is not a descendant never becomes one: skip those that are already known.
         self._other_pids &= present
         stats = {}
         daemons = []

@@ -48,7 +48,8 @@ def job_gpus(
         numbers = _numbers(environment.get(name, ""))
         if numbers:
             selected = tuple(gpu.uuid for gpu in allowed if gpu.minor in numbers)
-            # Without a match the minor numbers differ from Slurm's, and the cgroup decides.
+            # If none matches, Slurm's numbers are not minor numbers. Then the cgroup decides, if it permits
+            # no more GPUs than Slurm lists.
             return selected or (tuple(gpu.uuid for gpu in allowed) if len(allowed) <= len(numbers) else ())
     return tuple(gpu.uuid for gpu in allowed)
 

@@ -1,8 +1,8 @@
 """NICs of Slingshot, InfiniBand and RoCE, each a device of its own: traffic, pauses, and errors as events.
 
 Slingshot (Cassini): ``/sys/class/cxi/cxi0/device/telemetry/NAME`` holds ``value@seconds``, with 56 bits.
-InfiniBand and RoCE: ``counters`` and ``hw_counters`` in ``/sys/class/infiniband/NAME/ports/N``. They count
-the whole node.
+InfiniBand and RoCE: ``counters`` and ``hw_counters`` in ``/sys/class/infiniband/NAME/ports/N``. The counters
+include the traffic of all jobs on the node.
 """
 
 import os
@@ -26,7 +26,7 @@ _ERRORS_S = 5.0
 
 @dataclass(frozen=True)
 class Reading:
-    """A counter's value, and the driver's time of it in seconds; None where the file has none."""
+    """A counter's value, and the driver's time stamp of it in seconds; None where the file has none."""
 
     value: int
     seconds: float | None = None
@@ -62,7 +62,11 @@ _CASSINI_PAUSES = ("hni_rx_paused_*", "hni_tx_paused_*")
 
 @dataclass(frozen=True)
 class _Nic:
-    """A NIC: its device, its directories of counters, and what is in them."""
+    """A NIC, its directories of counters, and the names of its counter files.
+
+    `received`, `sent`, `pauses` and `errors` are file names or patterns; `errors` are by what they count.
+    `unit` is the number of bytes per count of traffic, `bits` the width of the counters.
+    """
 
     device: Device
     folders: tuple[Path, ...]
@@ -135,7 +139,7 @@ class NicCounters:
         if reading is None:
             return None
         if before is not None and reading.seconds is not None and reading.seconds == before[1].seconds:
-            # The driver has not read the counter since.
+            # The driver has not updated the counter since the last reading.
             return None
         self._before[uuid, str(path)] = (now_ns, reading)
         if before is None:
@@ -148,7 +152,7 @@ class NicCounters:
         return risen / seconds if risen is not None and seconds > 0 else None
 
     def _check_errors(self, nic: _Nic, time_ns: int, now_ns: int) -> float | None:
-        """Add an event for each counter that rises, and return the rate of all; None at the first reading."""
+        """Add an event for each error counter that rises; return the errors per second, None at first."""
         uuid, risen, known = nic.device.uuid, 0, False
         for text, names in nic.errors.items():
             key = (uuid, text)
@@ -158,7 +162,7 @@ class NicCounters:
                     continue
                 before = self._error_values.get(path)
                 self._error_values[path] = reading.value
-                # A sum of the files would rise when one that was unreadable is readable again.
+                # Add increases: a plain sum would jump when an unreadable file becomes readable again.
                 more = reading.value if before is None else increase(before, reading.value, nic.bits) or 0
                 self._totals[key] = self._totals.get(key, 0) + more
                 risen += more if before is not None else 0
@@ -211,7 +215,7 @@ def increase(before: int, after: int, bits: int) -> int | None:
     Parameters
     ----------
     bits
-        Bits of the counter. One that falls wrapped around only from its upper half into its lower.
+        Bits of the counter. A decrease counts as wrap-around only from its upper half to its lower half.
     """
     if after >= before:
         return after - before

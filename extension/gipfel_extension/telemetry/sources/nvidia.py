@@ -22,14 +22,14 @@ GPM_METRICS: Mapping[str, tuple[int, float]] = {
     metric: each for metric, each in ALL_METRICS.items() if metric in GPU_METRICS
 }
 
-#: Metrics that the first drivers with GPM do not know; they may refuse a whole request that contains one.
+#: Metrics that the first drivers with GPM don't know; they may refuse every request that contains one.
 LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
-#: Shortest window: NVML needs 100 ms for valid values; a reading at this interval may come slightly early.
+#: Shortest GPM window: NVML needs 100 ms for valid values, and a reading may come slightly early.
 MIN_WINDOW_NS = 90_000_000
 log = logging.getLogger(__name__)
 
-#: Maximum number of events per poll: a broken GPU may report very many.
+#: Maximum number of XIDs that one poll reads: a broken GPU may report very many.
 _MAX_AT_ONCE = 32
 #: Descriptions of the most common XIDs by number. Source: NVIDIA's "XID errors".
 _XIDS: Mapping[int, str] = {
@@ -229,7 +229,7 @@ class NvmlEvents:
 
 
 def _address(handle: Any) -> Any:
-    """Return the address in a handle: ctypes pointers compare by identity, not by address."""
+    """Return the address that a handle points to, since ctypes pointers compare by identity."""
     try:
         return ctypes.cast(handle, ctypes.c_void_p).value
     except (ctypes.ArgumentError, TypeError):

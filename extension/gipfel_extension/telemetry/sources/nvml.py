@@ -209,13 +209,14 @@ class NvmlSource:
             return values
         power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
         values["POWER_USAGE"] = power / 1000 if power is not None else None
-        # Counted by Volta and later since the driver was loaded; it misses nothing between samples.
+        # Volta and later GPUs count their energy since the driver was loaded; unlike power, the counter
+        # misses nothing between samples.
         energy = self._try(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         values["TOTAL_ENERGY"] = energy / 1000 if energy is not None else None
         values["GPU_TEMP"] = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         values["SM_CLOCK"] = self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
         if gpu.device.uuid not in self._max_clocks:
-            # It never changes: one call is enough.
+            # The maximum clock never changes: one call is enough.
             max_clock = self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
             self._max_clocks[gpu.device.uuid] = max_clock
         values["MAX_SM_CLOCK"] = self._max_clocks[gpu.device.uuid]

@@ -115,7 +115,7 @@ class Series:
 class PrometheusSource:
     """The job's GPUs of this node, from the samples that a Prometheus stored.
 
-    Samples have the times at which they were scraped, so that they are late; no sample is returned twice.
+    Samples have the times of their scrapes, so they are older than the read; no sample is returned twice.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Simulated GPUs: replay of a recording, and synthetic load computed from the time alone.
 
-Synthetic load has typical patterns for training courses; recorders at the same time see the same values.
+Synthetic load has typical patterns, for use in training courses; all recorders see the same values at a time.
 """
 
 import math
@@ -26,7 +26,7 @@ _FRACTIONS = tuple(name for name, unit in GPU_METRICS.items() if unit == "1")
 class ReplaySource:
     """The devices of a recording, replayed at its original speed in a loop.
 
-    A read returns the last recorded sample before the elapsed time, so that any reading interval is possible.
+    A read returns the newest sample of the elapsed part of the recording, so any interval is possible.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class SyntheticSource:
         for metric, level in levels.items():
             noisy = level * (1.0 + 0.02 * noise.uniform(-1, 1))
             values[metric] = min(1.0, noisy) if metric in _FRACTIONS else noisy
-        # A function of the time alone can't be a counter of its power: energy is integrated from power.
+        # Values depend on the time alone, so there is no energy counter: energy is integrated from power.
         values["TOTAL_ENERGY"] = None
         values["FB_USED"] = self._memory * GIB
         values["FB_TOTAL"] = 96.0 * GIB

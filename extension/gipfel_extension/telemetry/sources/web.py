@@ -14,8 +14,8 @@ from typing import Any
 
 from ..sample import SourceError
 
-#: Environment variable with the value of the ``Authorization`` header; all users of a node can read command
-#: lines.
+#: Environment variable with the value of the ``Authorization`` header. It is not an option, because all users
+#: of a node can read command lines.
 AUTHORIZATION = "GIPFEL_METRICS_AUTHORIZATION"
 
 _MAX_BYTES = 256 << 20
@@ -57,13 +57,13 @@ def get(
     """
     request = urllib.request.Request(url)  # noqa: S310 - checked to be HTTP
     if environment.get(AUTHORIZATION):
-        # Not sent to redirect targets.
+        # An unredirected header is not sent to redirect targets.
         request.add_unredirected_header("Authorization", environment[AUTHORIZATION])
     parts = urllib.parse.urlsplit(url)
     address = f"{parts.scheme}://{parts.netloc}{parts.path}"
     sockets = _Sockets()
     opener = urllib.request.build_opener(_Http(sockets), _Https(sockets), _SameHost())
-    # A socket timeout alone restarts with each byte.
+    # A socket timeout restarts with each received byte, so it does not limit the whole transfer.
     deadline = threading.Timer(seconds, sockets.shut_down)
     deadline.daemon = True
     deadline.start()

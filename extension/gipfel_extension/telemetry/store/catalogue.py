@@ -216,7 +216,7 @@ def load_run(
     names
         Names of the catalogue or of logged metrics; ``*`` stands for any characters. Or ``("events",)``.
     ranks, gpus
-        Ranks, and UUIDs of GPUs, that are wanted; None for all.
+        Ranks, and UUIDs of GPUs, to which the values are restricted; None for all.
     fine
         Whether fine samples (ten per second) are returned where all of them still exist.
 
@@ -255,7 +255,7 @@ def load_run(
 
 
 def _reversed(run: Path) -> list[tuple[int, list[str]]]:
-    """Return GPUs by rank, the lowest rank last."""
+    """Return each rank with its GPUs, lowest rank last, so that it wins in a dictionary by GPU."""
     return sorted(gpu_uuids_by_rank(read_ranks(run / "telemetry")).items(), reverse=True)
 
 

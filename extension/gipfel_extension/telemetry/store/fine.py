@@ -23,8 +23,8 @@ _NAME = re.compile(r"(.+)-\d{1,19}-\d+(?:\.closed)?\.arrows")
 #: Maximum bytes of segments that are read into one table: about half a million samples, three hours of four
 #: GPUs.
 _MAX_BYTES = 32 << 20
-#: Share of the scored time that fine samples must cover, apart from seconds at the ends that are cut off or
-#: not written yet.
+#: Share of the scored time that fine samples must cover, and seconds at both ends that are not considered,
+#: because they may be cut off or not written yet.
 _MIN_COVERAGE, _MARGIN_S = 0.98, 3.0
 
 

@@ -26,7 +26,8 @@ _Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
-#: A range with more samples of all devices is drawn from 10 s summaries, although samples would be finer.
+#: A range with more samples than this (of all devices together) is read from 10 s summaries, although samples
+#: would be finer.
 _MAX_ROWS = 300_000
 _COARSE, _FINE = 60, 10
 #: Number of files that are probed to choose a summary level.
@@ -146,7 +147,7 @@ def last_sample_ns(telemetry: Path) -> int | None:
     bound = max((end for _, end in parts.time_ranges()), default=None)
     if bound is None:
         return None
-    # A summary ends up to its length after the last sample.
+    # A summary's last bucket ends up to one bucket length after the last sample.
     newest = read_samples(telemetry, since_ns=bound - _COARSE * 10**9, metrics=()).last_ns
     return bound if newest is None else newest
 

@@ -24,7 +24,8 @@ class SegmentFile:
     Parameters
     ----------
     stem
-        The path without ``.arrows`` or ``.closed.…``; related files start with it.
+        The path without ``.arrows`` or ``.closed.…``; the names of related files, such as summaries, start
+        with it.
     start_ns
         UTC time at which the segment starts; None where the name has none.
     written_ns

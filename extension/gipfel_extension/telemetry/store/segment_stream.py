@@ -51,7 +51,7 @@ def read_stream(
         part = read_part(file.fileno(), since_ns, until_ns)
         if part is not None:
             table = _table(path, pa.py_buffer(part), None, None, metrics)
-            # The state of a damaged stream needs the whole stream.
+            # To tell the state of a damaged stream, the whole stream must be read.
             if table.segments[0].state in ("open", "closed"):
                 return table
         content = read_whole(file.fileno())
@@ -119,7 +119,7 @@ class _RowDecoder:
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> SampleTable:
         """Return the samples of some batches."""
-        # Combined first: a batch holds so few samples that its overhead dominates.
+        # Combine the batches first: each holds so few samples that its overhead dominates.
         joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
         parts = [_parts(batch) for batch in joined] or [_parts(None)]
         time_ns, monotonic_ns, device_indices, lengths, values = (

@@ -3,9 +3,10 @@
 A segment is written by one process, and no other process appends to it. Flushed samples are readable even if
 the writer was killed, because a truncated stream is intact up to its last complete record batch. Values whose
 sensors are coarser are rounded to 13 significant bits: a fraction is then at most 0.00006 off and a rate
-0.012 %, and an hour of a GPU takes a fifth of the space. The parts of the score have 12, which is at most
-0.012 of 100 points; the distance of the two clocks, which are read one after the other, is in microseconds.
-All are rounded before they are written, so that a closed run holds the same values as the live one.
+0.012 %, and an hour of a GPU takes a fifth of the space. Intermediate results of the score are rounded to 12
+bits, an error of at most 0.012 of 100 points. The difference of wall clock and monotonic clock is rounded to
+microseconds, because the clocks are read one after the other. All values are rounded before they are written,
+so that a run has the same values while it is live and after it was closed.
 """
 
 import errno
@@ -40,7 +41,7 @@ __all__ = [
 
 #: Units of estimated values, which are rounded. Sizes, counters and masks are exact.
 _ESTIMATED = frozenset({"1", "B/s", "1/s", "W", "cores"})
-#: Numbers of mantissa bits, out of 52, that are dropped.
+#: Numbers of mantissa bits, out of 52, that are dropped from metrics and from parts of the score.
 _DROPPED_BITS, _DROPPED_BITS_OF_PARTS = 40, 41
 
 _SCHEMA = [

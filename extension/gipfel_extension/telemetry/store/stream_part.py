@@ -16,13 +16,14 @@ import pyarrow as pa
 _PROBE_BYTES, _PROBE_BATCHES = 1 << 14, 4
 #: Streams shorter than this many probes are read completely.
 _MIN_PROBES = 16
-#: Number of batches before and after the range that may be read with it.
+#: Number of batches before and after the time range that may be read in addition.
 _NEAR = 4
-#: Number of first probes that assume evenly spaced batches.
+#: Number of probes, at first, whose offset is interpolated as if batches were evenly spaced.
 _EVEN_PROBES = 8
 #: A search that needs more probes is given up: the stream does not have the expected layout.
 _MAX_PROBES = 48
-#: Two clocks that diverged by less were slewed, not set; this much is read beyond the range.
+#: If wall clock and monotonic clock diverged by less than this, the clock was slewed, not set; this much is
+#: read beyond the range.
 _SLACK_NS = 10**9
 #: Errors of a stream that is damaged or does not have the layout of a segment.
 _LAYOUT_ERRORS = (
@@ -202,7 +203,7 @@ class _Stream:
         return begin, max(begin, end)
 
     def _neighbors(self, time_ns: int, before: Callable[[_Batch, int], bool]) -> tuple[_Batch, _Batch]:
-        """Return neighboring batches, one before a time and one not; one batch twice at the stream's ends."""
+        """Return the last batch before a time and the next one; at the stream's ends, one batch twice."""
         low, high = self._first, self._last
         if not before(low, time_ns):
             return low, low

@@ -37,7 +37,7 @@ LEVELS = (10, 60)
 _PLAIN_MAGIC = b"GIPFSUM1"
 #: Maximum bytes of a header; that of 1 000 devices has 200 kB.
 _MAX_HEAD = 16 * 2**20
-#: Only the end of a larger unpacked file is read: a month in buckets of 10 s of ten GPUs.
+#: Of a larger unpacked file, only the end is read. This size holds a month of ten GPUs in buckets of 10 s.
 _MAX_RECORD_BYTES = 1 << 30
 #: Maximum of uint16; 60 s of samples at 100 Hz are 6 000.
 _MAX_COUNT = 65535
@@ -57,8 +57,8 @@ class Summary:
     series
         Device and metric of each column in the four arrays.
     start_ns
-        UTC start of each record's bucket, a multiple of the level since the epoch. Two records of the same
-        bucket are parts of it.
+        UTC start of each record's bucket, a multiple of the level since the epoch. Several records may belong
+        to one bucket; then each is a part of it.
     mean, low, high
         Arrays of records by series; NaN where a bucket has no value.
     count

@@ -10,7 +10,7 @@ from .segment_files import SegmentFile
 from .segments import read_segment
 from .summaries import Summary, read_summary, summary_path
 
-#: A summary that was last modified this much earlier than its segment is incomplete.
+#: A summary whose last modification is older than its segment's by more than this is incomplete.
 _STALE_NS = 30 * 10**9
 
 
