@@ -34,7 +34,7 @@ log = logging.getLogger("gipfel.recorder")
 
 #: Default seconds between the samples that are kept permanently and streamed.
 _DEFAULT_INTERVAL = 1.0
-#: Seconds that a recorder, at its end, waits for the topology of its node.
+#: Maximum seconds that an ending recorder waits for the thread that collects its node's topology.
 _TOPOLOGY_END_S = 3.0
 
 
@@ -124,7 +124,7 @@ def open_sources(specs: Sequence[str], request: SourceRequest) -> list[Source]:
 
 
 def requested_metrics(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the requested metrics that are not recorded anyway; log unknown names."""
+    """Return the requested metrics that are not always recorded; log unknown names."""
     found = []
     for name in names:
         short = name.upper().removeprefix("DCGM_FI_DEV_").removeprefix("DCGM_FI_PROF_")
@@ -147,7 +147,7 @@ class RecorderName:
     Parameters
     ----------
     requested
-        The name to use; where another recorder has it, ``<name>-2`` and so on.
+        The name to use; if another recorder has it, ``<name>-2`` and so on is used instead.
     """
 
     def __init__(self, telemetry: Path, node: str, requested: str) -> None:
@@ -231,7 +231,7 @@ def _storage_monitor(
     options: argparse.Namespace, environment: Mapping[str, str], clock: Clock
 ) -> StorageMonitor | None:
     if options.root_pid is None and not environment.get("SLURM_JOB_ID"):
-        # Without a job there are no processes to look at.
+        # Without a job there are no processes to monitor.
         return None
     return StorageMonitor(
         options.telemetry.parent,

@@ -1,4 +1,4 @@
-"""Processes of a job on this node, and their connections, seen once a second; see ``network/``."""
+"""Processes of a job on this node, and their connections, read once a second; see ``network/``."""
 
 import logging
 import os
@@ -14,21 +14,21 @@ from ..telemetry.sources import Clock
 from .journal import Journal
 
 _MOST_PROCESSES, _MOST_FILES = 2000, 4000
-#: Time after which a socket without an owner is looked for again: its process may have been starting.
+#: Time after which the owner of a socket is searched again if none was found: it may have been starting.
 _SEARCH_AGAIN_NS = 10 * 10**9
-#: Shorter than a second by what a tick may come early.
+#: Minimum time between two readings: a second, less the time by which a tick may come early.
 _INTERVAL_NS = 900_000_000
-#: New flows are written at once, growing totals as often as this.
+#: Flows (see `FlowKey`) are written immediately when they are new, later totals at this interval.
 _WRITE_NS = 10 * 10**9
 _SEARCH_NS = 5 * 10**9
 _MOST_NAMESPACES = 64
-#: Events about single destinations of a gate; `gipfel net` lists all.
+#: Maximum number of events about single destinations of a gate; `gipfel net` lists all destinations.
 _MOST_GATE_EVENTS = 50
 log = logging.getLogger("gipfel.recorder")
 
 
 class JobProcesses:
-    """Finder of the job's processes that belong to this user; those of others are not looked at.
+    """Finder of this user's processes in the job; other users' processes are ignored.
 
     Parameters
     ----------
@@ -76,14 +76,14 @@ class JobProcesses:
 
 
 class SocketOwners:
-    """Finder of the job's process that has a socket, by the inodes in ``/proc/PID/fd``.
+    """Finder of the job's process that owns a socket, by the inodes in ``/proc/PID/fd``.
 
-    Processes are searched only when a socket of this user is seen for the first time.
+    Processes are searched only when an unknown socket of this user appears.
 
     Parameters
     ----------
     monotonic_ns
-        The clock; a socket without an owner is looked for again after some seconds.
+        The clock; the owner of a socket is searched again after some seconds if none was found.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class SocketOwners:
         self._uid = os.getuid()
         self._owners: dict[int, Owner] = {}
         self._foreign: dict[int, int] = {}
-        #: A process of each other network namespace of the job, by the namespace's inode.
+        #: PID of one process in each network namespace of the job other than this one, by namespace inode.
         self.other_namespaces: dict[int, int] = {}
 
     def owner(self, each: Socket) -> Owner | None:
-        """Return the process of the job that has a socket; None where it is not of this job."""
+        """Return the process of the job that owns a socket; None if it does not belong to this job."""
         if each.uid != self._uid or not each.inode:
             return None
         found = self._owners.get(each.inode)
@@ -117,13 +117,13 @@ class SocketOwners:
         return found
 
     def forget(self, present: Iterable[int]) -> None:
-        """Forget all inodes but these: the kernel gives them to new sockets."""
+        """Forget all inodes except `present`: the kernel reuses the inodes of closed sockets."""
         kept = set(present)
         self._owners = {inode: owner for inode, owner in self._owners.items() if inode in kept}
         self._foreign = {inode: since for inode, since in self._foreign.items() if inode in kept}
 
     def search(self) -> None:
-        """Read which sockets the job's processes have now, and which network namespaces."""
+        """Read the sockets and the network namespaces that the job's processes have now."""
         self._owners, self.other_namespaces = {}, {}
         own_namespace = _namespace(self._proc / "self")
         for pid in self._processes.find():
@@ -195,7 +195,7 @@ class NetworkMonitor:
         self._known = 0
 
     def check(self) -> None:
-        """Read the sockets if a second has passed, note events, and write what changed when that is due.
+        """Read the sockets if a second has passed, add events, and write changed flows if a write is due.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class NetworkMonitor:
             self._write()
 
     def close(self) -> None:
-        """Read the sockets once more, write the last totals and release what was opened."""
+        """Read the sockets once more, write the last totals and close the netlink sockets."""
         self._due_ns = self._written_ns = 0
         with suppress(OSError):
             self.check()
@@ -229,7 +229,7 @@ class NetworkMonitor:
         self._closed.close()
 
     def _check_gate(self) -> None:
-        """Note what the gates of this node allowed and refused for the first time."""
+        """Add events for what the gates of this node allowed and refused for the first time."""
         found = self._gate.read()
         self._watch.count_refused(sum(not each.allowed for each in found), self._clock.time_ns())
         for row in found[: max(0, _MOST_GATE_EVENTS - self._reported)]:
@@ -240,13 +240,14 @@ class NetworkMonitor:
 
     def _sockets(self, now_ns: int) -> list[Socket]:
         if now_ns - self._searched_ns >= _SEARCH_NS:
-            # A program that starts in a namespace of its own has no socket in this one.
+            # A program in a network namespace of its own has no socket in this namespace, so only a regular
+            # search finds it.
             self._searched_ns = now_ns
             self._owners.search()
         sockets = self._table.read()
         for pid in list(self._owners.other_namespaces.values())[:_MOST_NAMESPACES]:
             with suppress(OSError):
-                # Nothing leaves a namespace without another interface; its gate writes what was tried.
+                # A namespace with only a loopback interface is behind a gate, which logs its connections.
                 if has_only_loopback(pid):
                     continue
                 sockets += read_process_sockets(pid)

@@ -22,11 +22,11 @@ _MAX_WAITING = 1000
 #: A slewed clock moves by at most 0.5 ms per second; a larger change is a step.
 _STEP_NS = 250_000_000
 _MAX_SLEW = 0.002
-#: Clocks are not compared where reading them took longer than this.
+#: If reading the clocks took longer than this, they are not compared: the process was interrupted.
 _MAX_READ_NS = 50_000_000
 _STALL_INTERVALS = 3.0
 _STALL_SECONDS = 5.0
-#: Bits of NVML's ``nvmlClocksEventReasons``; without the software power cap, which is normal under load.
+#: Texts by bit of NVML's ``nvmlClocksEventReasons``, without the software power cap: it is normal under load.
 _REASONS = {
     0x8: "its hardware reduces its clock",
     0x20: "its temperature is too high",
@@ -34,7 +34,7 @@ _REASONS = {
     0x80: "its power supply is limited",
 }
 
-#: A GPU that was not throttled for this long gets a new event.
+#: When a GPU is throttled again after this long without, that is a new event.
 _QUIET_NS = 60 * 10**9
 
 
@@ -58,7 +58,7 @@ class Journal:
         self._partial_line = False
 
     def note(self, kind: str, message: str, device: str = "", *, published: bool = True) -> None:
-        """Add an event that happens now.
+        """Add an event with the current time.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Journal:
             self.note(kind, message)
 
     def report_recovery(self, problem: str, kind: str, message: str) -> bool:
-        """Add an event when a problem ends; return whether there was the problem."""
+        """Add an event if a reported problem ends; return whether it had been reported."""
         if problem not in self._failing:
             return False
         self._failing.discard(problem)

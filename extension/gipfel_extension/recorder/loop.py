@@ -1,4 +1,4 @@
-"""The recorder's loop: read every source at drift-free times, write samples, publish ticks.
+"""The recorder's loop: read every source at multiples of its interval, write samples, publish ticks.
 
 `IdleWatch` detects a node whose GPUs have all been idle for 20 minutes.
 """
@@ -42,7 +42,7 @@ class TickSink(Protocol):
 
 
 class MetricsFollower(Protocol):
-    """Follower of what the workload itself logs; both methods append to the run's ``metrics.jsonl``."""
+    """Follower of metrics that the workload logs; both methods append to the run's ``metrics.jsonl``."""
 
     def poll(self) -> None:
         """Take what is new."""
@@ -54,7 +54,7 @@ class MetricsFollower(Protocol):
 
 
 class MetricsFollowers:
-    """Several followers, as one."""
+    """Several followers, combined into one."""
 
     def __init__(self, followers: Sequence[MetricsFollower]) -> None:
         self._followers = followers
@@ -71,7 +71,7 @@ class MetricsFollowers:
 
 
 class Recorder:
-    """The recorder of one node: reads sources at drift-free times, writes samples and publishes ticks.
+    """The recorder of one node: reads sources at multiples of their interval, writes and publishes samples.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class Recorder:
     def tick(self) -> None:
         """Read the sources that are due, publish the samples, and write them when a write is due."""
         if self._clocks.check():
-            # Times within one segment never go backwards.
+            # After a step of the clock, start a new segment: times within one segment never go backwards.
             if self._fine is not None:
                 self._writer.add(self._fine.drain())
                 self._fine.finish()

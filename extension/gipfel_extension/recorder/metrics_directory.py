@@ -1,10 +1,10 @@
 """Follower of the metric files that a training writes: their values become user metrics of the run.
 
-Beside the files of a directory it follows those that the job's processes have open for writing, by rank: no
-directory is guessed. ``/proc/PID/fd`` names them, for processes of the same user; those of others are not
-looked at. Only formats that hold nothing but metrics count (TensorBoard, W&B, MLflow's database); a file
-that is opened for each value alone is seen only by chance. Files of other names are not touched, not even
-by ``stat``, which is slow on a parallel file system.
+It follows the files below a directory, and files that the job's processes have open for writing, with the
+rank of the process. Open files are found in ``/proc/PID/fd`` of this user's processes, so that no directory
+has to be guessed. Only formats that hold nothing but metrics are followed this way (TensorBoard, W&B,
+MLflow's database). A file that is opened again for each value is found only by chance. Files with other names
+are not touched, not even by ``stat``, which is slow on a parallel file system.
 """
 
 import json
@@ -29,7 +29,7 @@ from ..tracking.text_formats import LogPattern
 from .job_processes import JobProcesses
 from .metrics_file import append_lines
 
-#: Formats that a process opens for metrics alone, and how names of their files look.
+#: Formats whose files contain only metrics, and a pattern for the names of these files.
 _KINDS = frozenset(("TensorBoard", "W&B", "MLflow database"))
 _NAME = re.compile(r"\.tfevents\.[^/]*$|\.(?:wandb|db|sqlite|sqlite3)$")
 _MOST_FILES = 1000
@@ -65,7 +65,7 @@ class OpenFiles:
     ) -> None:
         self._processes = JobProcesses(root_pid, environment, proc)
         self._proc = proc
-        #: Sizes of databases that are not MLflow's, or not yet: looked at again when the size is another.
+        #: Sizes of databases that are not MLflow's, or not yet: they are read again when their size changes.
         self._no_metrics: dict[Path, int] = {}
 
     def find(self) -> list[OpenFile]:
@@ -123,13 +123,13 @@ def _order(rank: int | None) -> float:
 
 
 _POLL_S = 2.0
-#: A search lists directories, which is slow on a parallel file system.
+#: Seconds between two searches of the directory, which are slow on a parallel file system.
 _SEARCH_S = 10.0
-#: Looking at the open files of processes is quick.
+#: Seconds between two searches of the processes' open files, which are quick.
 _OPEN_FILES_S = 5.0
-#: Time for what a training writes when it ends: TensorBoard's writer has up to 120 s in its buffer.
+#: Maximum seconds to read what a training writes at its end: TensorBoard's writer buffers up to 120 s.
 _END_S = 10.0
-#: Values in one line; some programs log thousands at a time.
+#: Maximum number of values in one line; some programs log thousands at a time.
 _MAX_VALUES = 64
 log = logging.getLogger("gipfel.recorder")
 
@@ -137,24 +137,25 @@ log = logging.getLogger("gipfel.recorder")
 class MetricsDirectory:
     """Follower of the metric files below a directory, of one such file, or of those that processes write.
 
-    Files are read in a thread of their own, so that neither a slow file system nor gigabytes delay samples.
+    Files are read in a separate thread, so that slow file systems and large files don't delay samples.
 
-    A value without a time (of ``trainer_state.json`` and of Lightning's CSV) gets one between the last
-    reading of its file and this one: entries that were read together are spread evenly, since programs write
-    them long after they happened. A name that two files have is preceded, in the second, by its directory's.
+    Values in ``trainer_state.json`` and in Lightning's CSV have no time, and programs write them long after
+    they occurred. The steps that are read together get times that are evenly spaced between the previous
+    reading of the file and this one. If two files have a metric of the same name, the name in the second file
+    is prefixed with the name of its directory.
 
     Parameters
     ----------
     path
         The directory or file, which may not exist yet; None for none.
     pattern
-        Regular expression: the files are logs, whose lines it describes.
+        Regular expression for lines with metrics, if the files are logs; empty for other formats.
     open_files
         Finder of the files that the job's processes have open.
     run
         The run folder.
     since_ns
-        Start of the run: older values are not of it.
+        Start of the run (UTC); older values are ignored.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class MetricsDirectory:
         self._logs = log_kind(LogPattern(pattern)) if pattern else None
         self._open_files = open_files
         self._target = run / METRICS_FILE
-        #: Without links, as the paths of open files are.
+        #: Resolved, like the paths of open files, with which it is compared.
         self._run_folder = run.resolve()
         self._node = node
         self._clock = clock
@@ -186,12 +187,12 @@ class MetricsDirectory:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def poll(self) -> None:
-        """Start to follow the files, at the first call."""
+        """Start the thread at the first call; later calls do nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
     def close(self) -> None:
-        """Read what was written up to now; give up after 10 s."""
+        """Read what was written until now and end the thread; give up after 10 s."""
         self.poll()
         self._ended.set()
         self._thread.join(_END_S)
@@ -239,7 +240,7 @@ class MetricsDirectory:
         if not last and self._searched_s is not None and now_s - self._searched_s < _SEARCH_S:
             return
         self._searched_s = now_s
-        # A file that is found both ways is followed once.
+        # Resolved, so that a file that is also found as an open file is followed once.
         path = self._path.resolve()
         if path.is_dir():
             self._follower.search(path, exclude=self._run_folder, logs=self._logs)
@@ -247,7 +248,7 @@ class MetricsDirectory:
             self._follower.add(path, self._logs)
 
     def _timed(self, file: FileSummary, scalars: Sequence[Scalar]) -> Sequence[Scalar]:
-        """Return the values with times."""
+        """Return the values; those without a time get one, see the class."""
         count = sum(each.time_ns is None for each in scalars)
         if not count:
             return scalars
@@ -265,7 +266,7 @@ class MetricsDirectory:
         return timed
 
     def _lines(self, file: FileSummary, scalars: Sequence[Scalar]) -> list[bytes]:
-        """Return lines of ``metrics.jsonl``: one for consecutive values of one step, time and rank."""
+        """Return lines of ``metrics.jsonl``; consecutive values of equal step, time and rank share a line."""
         lines: list[bytes] = []
         values: dict[str, float | int | None] = {}
         moment: tuple[int | None, int | None, int | None] | None = None
@@ -299,6 +300,6 @@ class MetricsDirectory:
 
 
 def _untimed_steps(scalars: Sequence[Scalar]) -> int:
-    """Return how often the step changes among the values without a time, and one."""
+    """Return the number of consecutive groups of equal steps among the values without a time; at least 1."""
     steps = [each.step for each in scalars if each.time_ns is None]
     return 1 + sum(a != b for a, b in pairwise(steps))

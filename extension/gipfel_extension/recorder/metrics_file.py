@@ -13,7 +13,7 @@ from ..telemetry.user_metrics import METRICS_FILE
 
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 64
-#: The last bytes that were read are compared at each poll, to notice a rewritten file.
+#: Number of bytes before the read position that are compared at each poll, to notice a rewritten file.
 _REMEMBERED = 256
 #: Keys under which programs write the time of a line, and the factor to nanoseconds.
 _TIMES = (("time_ns", 1.0), ("timestamp", 1e9), ("time", 1e9), ("_timestamp", 1e9))
@@ -34,7 +34,7 @@ class MetricsFile:
     run
         The run folder.
     start
-        Bytes at the beginning that belong to an earlier run; None for the present size.
+        Number of bytes at the beginning that belong to an earlier run; None for the file's current size.
     """
 
     def __init__(self, path: Path, run: Path, node: str, clock: Clock, *, start: int | None = None) -> None:
@@ -67,7 +67,7 @@ class MetricsFile:
             identity = (status.st_dev, status.st_ino)
             rewritten = status.st_size < self._offset or not self._is_continued(handle)
             if self._identity not in (None, identity) or rewritten:
-                # Another file with this name, or a truncated one, which may be longer again by now.
+                # Another file has this name, or the file was truncated and may be longer again: start over.
                 self._offset, self._rest, self._last = 0, b"", b""
             self._identity = identity
             file.seek(self._offset)

@@ -20,19 +20,20 @@ from ..telemetry.sample import Device, Sample, SourceError
 from ..telemetry.user_metrics import METRICS_FILE
 from .journal import Journal
 
-#: Time that reading the files of rules may take, on a parallel file system.
+#: Maximum seconds for reading the rules' files, which may be on a parallel file system.
 _LOAD_S = 60.0
-#: Age of a recording from which rules are read: no window is that short, and most commands are.
+#: Age of a recording at which its rules are read. No rule's window is shorter, but most commands are, and
+#: need no rules then.
 _START_NS = 3 * 10**9
-#: How `subprocess` reports a process that was ended by SIGHUP, SIGINT or SIGTERM.
+#: Return codes that `subprocess` reports for a process that was ended by SIGHUP, SIGINT or SIGTERM.
 _ENDED = (-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM)
 _METRICS_NS = 5 * 10**9
 _ROLES_NS = 60 * 10**9
-#: Time after which no rank writes an older value.
+#: Time by which a rank may write a value late; after it, no older value is expected.
 _LATE_NS = 10 * 10**9
 #: Bytes of ``metrics.jsonl`` that are read at a time.
 _PIECE_BYTES = 1 << 20
-#: Events of one rule and hour; a rule that is always true on many devices says so once for each.
+#: Maximum number of events of one rule; a rule that is always true causes one for each device.
 _MOST_EVENTS = 200
 log = logging.getLogger("gipfel.recorder")
 
@@ -40,7 +41,7 @@ log = logging.getLogger("gipfel.recorder")
 def load_rules(environment: Mapping[str, str]) -> list[Rule]:
     """Return the enabled rules; log the mistakes in files that can't be used.
 
-    They are read in another process, since a recorder has neither YAML nor pydantic in its memory.
+    A child process reads them, so that the recorder does not have to load YAML and pydantic.
 
     Raises
     ------
@@ -52,7 +53,7 @@ def load_rules(environment: Mapping[str, str]) -> list[Rule]:
         env={
             key: value
             for key, value in environment.items()
-            # With this step's rank, the reader of rules would be taken for a rank of the job.
+            # With the rank variables of this step, the child process would count as a rank of the job.
             if "TOKEN" not in key and key not in {"RANK", "SLURM_PROCID"}
         },
         stdin=subprocess.DEVNULL,
@@ -61,13 +62,13 @@ def load_rules(environment: Mapping[str, str]) -> list[Rule]:
         check=False,
     )
     if done.returncode in _ENDED:
-        # The job ends, and with it every process of its step.
+        # The job is ending, and every process of its step with it.
         return []
     if done.returncode:
         if b"ModuleNotFoundError" not in done.stderr:
             said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise OSError(said or f"their reader ended with the status {done.returncode} and no message")
-        # An image with numpy and pyarrow alone records, and applies no rules.
+        # In an image that lacks a module, such as pydantic, samples are recorded but no rules are applied.
         return []
     for line in done.stderr.decode(errors="replace").splitlines():
         log.warning("%s", line)
@@ -75,12 +76,12 @@ def load_rules(environment: Mapping[str, str]) -> list[Rule]:
 
 
 class RuleMonitor:
-    """Watch of all rules on one node; hits become events of its journal.
+    """Monitor that applies all rules on one node; a match of a rule (hit) becomes an event in the journal.
 
     Parameters
     ----------
     load
-        Function that returns the rules; it is called in a thread of its own.
+        Function that returns the rules; it is called in a separate thread.
     locations
         Function that returns the ranks of this node.
     """
@@ -173,14 +174,14 @@ class RuleMonitor:
         selection = parse_selection(hit.rule.where)
         if now_ns - self._roles_ns > _ROLES_NS:
             self._roles_ns = now_ns
-            # Imported only here: few rules are about roles.
+            # Imported only here, because few rules select ranks by role.
             from ..job.run_roles import roles_of_run  # noqa: PLC0415
 
             self._roles = roles_of_run(self._run).roles
         try:
             return bool(selection.ranks(hit.ranks, self._roles))
         except SourceError:
-            # The job has no such axis, or its ranks have not told it yet.
+            # The job has no such axis, or its ranks have not reported their roles yet.
             return False
 
 
@@ -195,7 +196,7 @@ class _LoggedMetrics:
         self._rest = b""
 
     def poll(self, now_ns: int) -> list[Reading] | None:
-        """Return new values, at most those of 1 MiB; None where it is too early to look."""
+        """Return new values sorted by time, from at most 1 MiB; None if the next reading is not due yet."""
         if now_ns < self._due_ns:
             return None
         self._due_ns = now_ns + _METRICS_NS
@@ -206,7 +207,7 @@ class _LoggedMetrics:
                     self._offset, self._rest = (size if self._offset is None else 0), b""
                 data = os.pread(file.fileno(), _PIECE_BYTES, self._offset)
         except FileNotFoundError:
-            # All that is written later is of this run.
+            # The file does not exist yet: everything that is written later belongs to this recording.
             self._offset = 0
             return []
         except OSError:

@@ -21,7 +21,7 @@ from .journal import Journal
 
 #: Seconds of samples that are kept in memory while the disk cannot be written.
 _MAX_WAITING_SECONDS = 600.0
-#: After an error, the pause between two attempts to write doubles up to this.
+#: Maximum seconds between two attempts to write after an error; the pause doubles until then.
 _MAX_PAUSE_SECONDS = 30.0
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
@@ -171,9 +171,9 @@ def _reason(error: OSError) -> str:
 #: Function of a GPU, its samples and the share of a second per sample; returns the `SCORE_PARTS`.
 ScoreParts = Callable[[Device, Columns, float], Mapping[str, float | None]]
 
-#: Tolerance by which the last sample of a second may come early.
+#: Nanoseconds by which the last sample of a second may come early: half of the fine interval.
 _EARLY_NS = int(FINE_INTERVAL * 5e8)
-#: Units of which the newest value of a second is taken; of others the mean.
+#: Units of metrics whose newest value in a second is kept (sizes, counters); other metrics are averaged.
 _NEWEST_VALUE_UNITS = frozenset({"B", "J"})
 #: Seconds that a fine segment covers; segments are removed as a whole.
 _ROTATE_S = 1800.0

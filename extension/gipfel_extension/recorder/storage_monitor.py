@@ -32,7 +32,7 @@ from ..telemetry.sources.file_systems import (
 from .job_processes import JobProcesses
 
 _LOOK_S, _PERIOD_S, _PROBE_S = 2.0, 10.0, 20.0
-#: Part of each period in which opened files are counted.
+#: Seconds of each period during which opened files are counted.
 _COUNT_S = 1.0
 _MOST_PROBED, _MOST_FILES, _MOST_STRIPES = 4, 32, 64
 _END_S = 3.0
@@ -40,7 +40,7 @@ log = logging.getLogger("gipfel.recorder")
 
 
 class StorageMonitor:
-    """Monitor of the job's input and output; writes ``storage/<node>.jsonl`` from threads of its own.
+    """Monitor of the job's input and output; writes ``storage/<node>.jsonl`` from separate threads.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ class StorageMonitor:
         self._thread.start()
 
     def close(self) -> None:
-        """Write the last period and end the threads; those that wait for a file system are left behind."""
+        """Write the last period and end the threads, except one that is blocked by a file system."""
         self._ended.set()
         self._thread.join(_END_S)
 
     def _run(self) -> None:
-        """Look at the job's processes every two seconds, and write a line every ten."""
+        """Read the job's processes every two seconds, and write a line every ten."""
         try:
             self._opens = OpenCounter()
         except OSError as error:
@@ -141,7 +141,7 @@ class StorageMonitor:
     def _mount_rows(
         self, groups: list[FileGroup], opened: dict[str, float] | None, seconds: float
     ) -> tuple[MountRow, ...]:
-        """Return what was counted at mounts with files of the job, and at those of NFS and Lustre."""
+        """Return a row for each mount with files of the job, and for each NFS and Lustre mount."""
         known = self._files.mounts if self._files.mounts.mounts else read_mounts(self._proc / "self")
         before = self._clients
         self._clients = {
@@ -177,12 +177,12 @@ class StorageMonitor:
 
 
 class Prober:
-    """Rounds of probes in a thread, so that a file system that does not answer delays nothing but these.
+    """Runner of rounds of probes in a separate thread: a file system that does not respond delays only these.
 
     Parameters
     ----------
     run
-        The run folder, in which a file is created for a moment.
+        The run folder; the probe of its file system creates a file there and deletes it.
     monotonic_ns
         The clock.
     """
@@ -196,7 +196,13 @@ class Prober:
         self._due_ns = 0
 
     def start_when_due(self, examples: list[tuple[Mount, str, Path]], every_s: float) -> None:
-        """Start a round in a thread unless one is under way or the last one was started a moment ago."""
+        """Start a round in a thread unless one is running or the last start was less than `every_s` ago.
+
+        Parameters
+        ----------
+        examples
+            Mounts to probe, each with the path of a file on it in the job and for this process.
+        """
         now_ns = self._monotonic_ns()
         if self._started_ns is not None or now_ns < self._due_ns:
             return
@@ -211,7 +217,7 @@ class Prober:
         threading.Thread(target=self._probe, args=(targets,), name="probe", daemon=True).start()
 
     def take(self) -> list[ProbeRow]:
-        """Return the results since the last call, and for how long a probe has been waiting by now."""
+        """Return the results since the last call, and a row for a probe that has waited for over 1 s."""
         results, self._results = self._results, []
         rows = [probe_row(each) for each in results]
         started_ns = self._started_ns
