@@ -6,7 +6,7 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 export type CellVerdict =
   'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'not_applicable' | 'fail' | 'running' | 'waiting';
 
-/** A GPU, identified by its UUID, the host as the job sees it, or a NIC of the node. */
+/** A GPU, a host as one job sees it, or a NIC of a node; `uuid` identifies it among all devices. */
 export interface IDevice {
   readonly uuid: string;
   readonly kind: 'gpu' | 'host' | 'nic';
