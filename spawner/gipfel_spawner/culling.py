@@ -25,12 +25,13 @@ _log = logging.getLogger("gipfel-culling")
 
 
 class Culler:
-    """Client of the hub that stops the servers that are due.
+    """Client of the hub's API that stops the servers that are due.
 
     Parameters
     ----------
     environment
-        ``JUPYTERHUB_API_URL`` and ``JUPYTERHUB_API_TOKEN``, as the hub gives them to its services.
+        Variables with ``JUPYTERHUB_API_URL`` and ``JUPYTERHUB_API_TOKEN``, which the hub sets for its
+        services.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -55,7 +56,7 @@ class Culler:
         try:
             self._call("/stop", {"user": server["user"], "server": server["server"], "idle": True})
         except urllib.error.HTTPError as error:
-            # The server is in use again since the listing, or has ended.
+            # The server was used again after it was listed, or has ended.
             _log.info("%s is not stopped: %s", name, error)
             return ""
         _log.warning("%s was idle for %d min and is stopped.", name, (server["idle_s"] or 0) // 60)

@@ -21,10 +21,11 @@ from .form.options import UserOptions
 
 #: Kinds of `AuditEvent`.
 Event = Literal["start", "failure", "stop", "end", "cull", "extend", "share", "unshare", "network"]
-#: End of a session: on request, by itself, before its server answered, or stopped because it was idle.
+#: How a session ended: on request, by itself, before its server answered, or culled because it was idle.
 SessionEnd = Literal["stopped", "ended", "failed", "culled"]
-#: Sessions that are kept for each user.
+#: Number of sessions that are kept for each user.
 MAX_SESSIONS = 500
+#: Seconds that SQLite waits for a locked file, and that a reader waits for the thread.
 _BUSY_S = 1.0
 _READ_S = 2.0
 _SCHEMA = """
@@ -81,7 +82,8 @@ class AuditLog:
     Parameters
     ----------
     path
-        The file. It is created when needed, with mode 0600, and reopened for each line.
+        The file. It is created when needed, with mode 0600, and reopened for each line, so that it can be
+        rotated.
     """
 
     def __init__(self, path: Path, log: logging.Logger) -> None:
@@ -145,7 +147,7 @@ class Session(Frozen):
     """One session of a user; times are seconds since 1970.
 
     ``gpus`` is the total over all nodes; ``started`` is when its server first reported, None if it never did;
-    ``ended`` and ``how`` are None while it runs, and if the hub did not see its end.
+    ``ended`` and ``how`` are None while the session runs, and if the hub did not see its end.
     """
 
     id: int
@@ -169,14 +171,14 @@ class Session(Frozen):
 class SessionHistory:
     """Sessions of all users of a hub. A failure to read or write is logged and never raised.
 
-    One thread has the connection, because a locked file or a slow file system would stop the event loop.
-    Writes return before they are done, in their order; Python finishes them before it exits. Reads see all
-    earlier writes.
+    The connection belongs to one thread, because a locked file or a slow file system would stop the event
+    loop. A write returns before it is done; writes are done in order, and Python finishes them before it
+    exits. A read sees all earlier writes.
 
     Parameters
     ----------
     path
-        The file, created with mode 0600 when it is needed first.
+        The file, created with mode 0600 when it is first needed.
     clock
         Returns the time in seconds since 1970.
     """

@@ -48,8 +48,9 @@ class LifetimeStatus(Frozen):
     """Answer of the hub to an activity report.
 
     ``ends`` is the end of the job's time limit in seconds since 1970, None if it is unknown; ``extend_s`` is
-    by how much the user can extend it, 0 for not at all; ``idle_limit_s`` is 0 where idle servers keep
-    running; ``idle_warning_s`` is for how long a user is warned before an idle server is stopped.
+    by how many seconds the user can extend it, 0 for not at all; ``idle_limit_s`` is the idle time after
+    which a server is stopped, 0 if idle servers keep running; ``idle_warning_s`` is for how long a user is
+    warned before that.
     """
 
     ends: int | None = None
@@ -112,7 +113,7 @@ class TimeExtender(Protocol):
 class StopOrder(Frozen):
     """Request to stop a server, as the audit log records it: event, who requested it, and why.
 
-    ``gpu_hours_saved`` are those left until the time limit, for an idle server that was stopped; else None.
+    ``gpu_hours_saved`` are the GPU hours left until the time limit if an idle server is culled; else None.
     """
 
     event: Event = "stop"
@@ -129,7 +130,7 @@ class ServerLifetime:
     spawner
         Provides the configuration (``idle_limit``, ``extend_by``, ``audit_log`` …) and the job.
     placement, options
-        The server's cluster with its job watcher; what the user requested.
+        The server's cluster with its job watcher, and the options that the user requested.
     """
 
     def __init__(self, spawner: SpawnerTraits, placement: ServerPlacement, options: SpawnOptions) -> None:

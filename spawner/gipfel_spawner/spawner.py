@@ -156,7 +156,7 @@ class EDFSpawner(SpawnerTraits):
         service: tuple[str, ...] = ()
         if options.service:
             options, edf, service = await self._prepare_service(options, commands)
-        # What was shared under this name may have been another service.
+        # Shares of this server's name may have been given for another service.
         ServiceShares(self).end_refused(is_service=bool(options.service))
         if edf.startswith("~/"):
             edf = account.home + edf[1:]
@@ -178,7 +178,7 @@ class EDFSpawner(SpawnerTraits):
     async def _prepare_service(
         self, options: UserOptions, commands: UserCommands
     ) -> tuple[UserOptions, str, tuple[str, ...]]:
-        """Return the options with the service's resources, its EDF, and its directories."""
+        """Return the options with the service's resources, the service's EDF, and its directories."""
         self.follower.progress.report(3, f"Preparing the service {options.service}.")
         prepared = await prepare_service(
             options,
@@ -250,7 +250,7 @@ class EDFSpawner(SpawnerTraits):
         if not self.job_id and (self._starting or not await self.submission.find()):
             return None if self._starting or self.submission.mark else 0
         if self.job_id and not self._awaits_server:
-            # Also while a restarted hub checks its servers: a later poll may find that the job has ended.
+            # This also happens while a restarted hub checks its servers: a later poll may find the job ended.
             self.follower.watch_end()
         if self.ready:
             self.successor.end_left()

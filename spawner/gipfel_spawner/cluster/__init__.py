@@ -1,7 +1,7 @@
-"""Clusters of a hub: `ClusterSettings` of each by name, and its shared scheduler and watcher as a `Cluster`.
+"""Clusters of a hub: the `ClusterSettings` of each, and a `Cluster` with its shared scheduler and watcher.
 
-All pages of the hub share the answers that `cache` keeps of a scheduler. A cluster that was removed from
-the configuration gets a `RemovedClusterScheduler` while its servers run.
+All pages of the hub share a cluster's cached answers (`cache`). A cluster that was removed from the
+configuration gets a `RemovedClusterScheduler` while its servers run.
 """
 
 import logging
@@ -20,7 +20,7 @@ from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, Partition
 from .cache import ClusterCache
 from .watcher import JobWatcher
 
-#: Part of the names of run folders.
+#: A cluster's name, which is part of the names of run folders; empty for the default cluster.
 ClusterName = Annotated[OneLine, Field(pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,31})?$")]
 
 PartitionName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=128)]
@@ -29,9 +29,9 @@ PartitionName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]
 class ClusterSettings(Frozen):
     """Settings of one cluster, or of a named group of a cluster's partitions.
 
-    ``partitions`` are those that are offered (empty: all); ``environment`` goes to the scheduler's
-    commands and to jobs; ``hub_connect_url`` is the hub's address for the nodes (empty: the
-    default). The other fields have the meaning of the spawner's traits of the same names, their defaults.
+    ``partitions`` are the partitions to offer (empty: all); ``environment`` has variables for the scheduler's
+    commands and for jobs; ``hub_connect_url`` is the hub's address for the nodes (empty: the default). The
+    other fields have the same meaning as the spawner's traits of these names, which are their defaults.
     """
 
     name: Annotated[ClusterName, Field(min_length=1)]
@@ -135,7 +135,10 @@ class Cluster:
 
 
 class PollSettings(Frozen):
-    """Intervals and time limit of a hub's scheduler commands, in seconds; see the traits of these names."""
+    """Intervals and time limit of a hub's scheduler commands in seconds, from the spawner's traits.
+
+    They are ``answer_limit``, ``watch_interval`` (here ``interval``) and ``calm_interval``.
+    """
 
     answer_limit: float
     interval: float

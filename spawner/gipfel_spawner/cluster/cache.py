@@ -27,6 +27,7 @@ from gipfel_cluster.scheduler.protocol import (
 from gipfel_cluster.scheduler.slurm_usage import find_waits
 
 Value = TypeVar("Value")
+#: Seconds after which partitions, choices, expected starts, and GPU hours and waits are queried again.
 _TTL_SECONDS = 30.0
 _CHOICES_SECONDS = 120.0
 _START_SECONDS = 20.0
@@ -38,7 +39,10 @@ _MAX_CONCURRENT = 4
 
 @dataclass(frozen=True)
 class Cached(Generic[Value]):
-    """Cached value, its age in seconds, and why the last refresh failed (empty if it did not)."""
+    """A cached value (None before the first answer), its age in seconds, and why the last refresh failed.
+
+    ``problem`` is empty if the last refresh did not fail.
+    """
 
     value: Value | None = None
     age: float = 0.0
@@ -77,7 +81,7 @@ class AsyncCache(Generic[Value]):
         self._refreshing: asyncio.Task[None] | None = None
 
     async def cached(self, *, limit: float | None = None) -> Cached[Value]:
-        """Return the cached value for a page; never raise.
+        """Return the cached value for a page, refreshed if it is stale; never raise.
 
         Parameters
         ----------
@@ -200,7 +204,7 @@ class ClusterCache:
         return await usage.cached(limit=limit)
 
     async def waits(self, user: str) -> tuple[Waits, ...]:
-        """Return how long the jobs of a unix user have waited; empty if it is not known, or not yet."""
+        """Return how long the jobs of a unix user have waited; empty if that is not known (yet)."""
 
         async def fetch() -> tuple[Waits, ...]:
             scheduler = self._scheduler
@@ -249,8 +253,9 @@ class ClusterCache:
 class Forecast:
     """When a job would start.
 
-    ``latest`` is an ISO time, empty for immediately: the scheduler assumes that all jobs use all their time.
-    ``waits`` are those of the user's earlier jobs, and ``similar`` those of jobs like this one, if any.
+    ``latest`` is an ISO time, empty for immediately. It is the latest time, because the scheduler assumes
+    that all jobs use all their time. ``waits`` are the waits of the user's earlier jobs, ``similar`` those of
+    jobs like this one; None if there were none.
     """
 
     latest: str
@@ -259,7 +264,7 @@ class Forecast:
 
 
 class LRU(Generic[Value]):
-    """Caches by key; above ``max_size`` the least recently used one is dropped."""
+    """Caches by key; if there are more than ``max_size``, the least recently used one is dropped."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size

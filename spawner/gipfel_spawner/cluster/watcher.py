@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobStatus, LostJobError, Scheduler
 
-# Polls in which a possibly submitted job is searched for, once the controller answers again.
+# Number of polls that search for a job that may have been submitted, once the scheduler answers again.
 _MAX_ATTEMPTS = 3
 #: Status of a job before the first poll.
 NOT_POLLED = JobStatus(answer="unknown", reason="The scheduler has not been queried yet.")
@@ -51,7 +51,7 @@ class PendingCancellations:
         self._jobs[job_id] = user
 
     def add_lost(self, lost: LostJobError) -> None:
-        """Add the job with this mark, if there is one."""
+        """Add a job that may have been submitted: it is searched for by its mark, then cancelled."""
         if lost.mark and isinstance(self._scheduler, MarkFinder):
             self._lost[lost.mark] = (lost.user, _MAX_ATTEMPTS)
 
@@ -98,7 +98,7 @@ class JobWatcher:
         Seconds between two polls otherwise. A scheduler that does not answer is polled with exponential
         backoff, at least once a minute.
     jitter
-        Returns a number from 0 to 1, which spreads the polls of several hubs.
+        Returns a number from 0 to 1, which varies the pauses so that several hubs don't poll together.
     """
 
     def __init__(

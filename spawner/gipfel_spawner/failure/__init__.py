@@ -1,4 +1,4 @@
-"""Failed starts: the catalogue of causes, the most specific first, and the exception JupyterHub shows.
+"""Failed starts: the catalogue of causes, the most specific first, and the exception that JupyterHub shows.
 
 A new cause needs a `Cause` here or in `cause`, and a captured log in ``tests/spawner/data/logs``.
 """
@@ -285,13 +285,13 @@ NETWORK = (
     ),
 )
 
-#: Causes that the scheduler names come first; general ones come last.
+#: Causes that the scheduler itself reports come first; general causes come last.
 CATALOGUE: tuple[Cause, ...] = (*REFUSALS, *VETTING, *JOBS, *STORAGE, *IMAGES, *GPUS, *CONTAINERS, *NETWORK)
 _MAX_SHOWN_LINES = 25
 
 
 def explain(evidence: Evidence) -> Explanation | None:
-    """Return the explanation by the first cause that applies; None if none does."""
+    """Return the explanation of the first cause in the catalogue that applies; None if none does."""
     explanations = (cause.explain(evidence) for cause in CATALOGUE)
     return next((each for each in explanations if each is not None), None)
 
@@ -299,7 +299,7 @@ def explain(evidence: Evidence) -> Explanation | None:
 class Failure(Frozen):
     """Failure of one job: what happened, its cause, and the fix, one line each; ``log`` has several lines.
 
-    ``at_start`` is true if its server never answered.
+    ``at_start`` is true if the job's server never answered.
     """
 
     event: str

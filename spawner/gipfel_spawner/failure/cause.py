@@ -44,9 +44,9 @@ class Explanation(Frozen):
 class Cause(Frozen):
     """Entry of the catalogue.
 
-    It applies if the job is in one of ``states`` (empty: any state) and a line of the evidence matches one of
-    ``patterns`` (empty: no match needed). ``{name}`` in ``reason`` and ``fix`` is replaced by the text of the
-    pattern's group of that name; ``{detail}`` is by default the scheduler's reason.
+    A cause applies if the job is in one of ``states`` (empty: any state) and a line of the evidence matches
+    one of the regular expressions ``patterns`` (empty: no match needed). ``{name}`` in ``reason`` and ``fix``
+    is replaced by the text of the group with that name; ``{detail}`` is the scheduler's reason by default.
     """
 
     name: OneLine
@@ -65,7 +65,7 @@ class Cause(Frozen):
             return None
         if not self.patterns:
             return self._explanation({"detail": evidence.reason})
-        # The last match counts, because the program may have recovered from earlier errors.
+        # The last matching line is used, because the program may have recovered from earlier errors.
         groups = next(self._matches(evidence), None)
         return None if groups is None else self._explanation({"detail": evidence.reason} | groups)
 

@@ -56,7 +56,7 @@ def is_name(edf: str) -> bool:
 
 
 class OptionError(GipfelError):
-    """Error of one option; ``field`` is its field in `UserOptions`, empty if there is none."""
+    """Error of one option; ``field`` is the name of its field in `UserOptions`, empty for no single field."""
 
     def __init__(self, problem: str, fix: str = "", *, field: str = "") -> None:
         super().__init__(problem, fix)
@@ -102,12 +102,12 @@ class UserOptions(Placement):
     ``cluster`` is one of the hub's clusters; ``edf`` is the name of an EDF, or a path that begins with ``/``
     or ``~/``; ``gpus``, ``cpus`` and ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax;
     ``name`` is the job's name. Empty means the site's default. ``interface`` is the page that the user is
-    taken to, JupyterLab's or Jupyter Notebook's. ``vet`` is the protocol by which the nodes are
-    vetted first. If a node fails the vetting, ``vet_action`` decides: start no server (``abort``, the
-    default), start it without that node (``shrink``, with several nodes) or start it anyway (``report``).
-    ``stage`` has absolute paths or such as ``shared:x``, separated by spaces: data that is copied to every
-    node first.
-    ``service`` is the blueprint of a service to run instead of a notebook server, with its ``parameters``.
+    taken to, JupyterLab's or Jupyter Notebook's. ``vet`` is the protocol of a vetting of the nodes before the
+    server starts; empty for none. If a node fails the vetting, ``vet_action`` decides: start no server
+    (``abort``, the default), start it without that node (``shrink``, with several nodes) or start it anyway
+    (``report``). ``stage`` is data that is copied to every node first: paths separated by spaces, absolute or
+    below a storage class such as ``shared:x``. ``service`` is the blueprint of a service to run instead of a
+    notebook server, with its ``parameters``.
     """
 
     cluster: ClusterName = ""
@@ -219,12 +219,12 @@ def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
 def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
     """Return the options of a link, which are the form's except for the path of an environment.
 
-    Another person may have written the link. It can choose one of the user's own environments only.
+    Since another person may have written the link, it can only choose one of the user's own environments.
 
     Raises
     ------
     OptionError
-        As `read_form`, and for a path.
+        As for `read_form`, or the environment is a path.
     """
     options = read_form(query)
     if options.edf.startswith(("/", "~")):

@@ -1,6 +1,6 @@
-"""Page of the spawn form, made of `FormContent`: clusters, the user's environments, presets and defaults.
+"""The spawn form, rendered from `FormContent`: clusters, the user's environments, presets and defaults.
 
-The fields of the section for a new environment come from the EDF's JSON Schema.
+The fields of the section for a new environment are generated from the EDF's JSON Schema.
 """
 
 import json
@@ -24,7 +24,10 @@ Kind = Literal["text", "boolean", "list", "table"]
 
 
 class EnvironmentField(Frozen):
-    """Form field for one key of an EDF; a list has one item per line, a table one ``NAME=value`` per line."""
+    """Form field for one key of an EDF.
+
+    ``kind`` is how a value is typed: a list as one item per line, a table as one ``NAME=value`` per line.
+    """
 
     key: str
     title: str
@@ -74,7 +77,7 @@ class FieldError(Frozen):
 
 
 class ClusterOffer(Frozen):
-    """Partitions, choices and engines of one cluster; ``problems`` has a line for each query that failed."""
+    """Partitions, choices and engines that one cluster offers; ``problems`` has a line per failed query."""
 
     name: str
     partitions: tuple[Partition, ...] = ()
@@ -107,7 +110,10 @@ class ClusterOffer(Frozen):
 
 
 class PresetButton(Frozen):
-    """Button of a preset; ``unavailable`` is why it can't be chosen on this cluster, empty if it can."""
+    """Button of a preset, which sets the form's fields to ``values``.
+
+    ``unavailable`` says why it can't be chosen on this cluster; it is empty if it can.
+    """
 
     title: str
     text: str
@@ -148,7 +154,8 @@ def format_limit(seconds: int) -> str:
 class FormContent(Frozen):
     """Content of the form; ``problems`` has a line for each query that failed.
 
-    ``partitions``, ``choices`` and ``engines`` are those of ``cluster``, the selected one.
+    ``cluster`` is the selected cluster; ``partitions``, ``choices`` and ``engines`` belong to it. ``last``
+    are the options of the last start, ``defaults`` the site's, ``initial`` those that the form shows first.
     """
 
     cluster: str
@@ -209,7 +216,7 @@ def _described(partitions: Sequence[Partition]) -> list[tuple[Partition, str, st
 
 
 def shown_values(content: FormContent) -> dict[str, str]:
-    """Return each field's text: the submitted one, else that of the chosen options or the site's default."""
+    """Return the text of each field: as submitted, else of the chosen options, else the site's default."""
     if content.typed is not None:
         empty = dict.fromkeys((*UserOptions.model_fields, "edf_path"), "")
         return empty | {
@@ -251,7 +258,7 @@ def _button(title: str, text: str, options: UserOptions, content: FormContent) -
 
 
 def _why_unavailable(gpus: int, options: UserOptions, content: FormContent) -> str:
-    """Return why none of the eligible partitions has enough GPUs per node; empty if one may have."""
+    """Return why no eligible partition has enough GPUs per node; empty if one has, or if that is unknown."""
     offers = [each for each in content.clusters if options.cluster in {"", each.name}]
     offered = (
         [each for offer in offers for each in offer.partitions] if content.clusters else content.partitions
@@ -274,7 +281,7 @@ def describe_partition(partition: Partition) -> str:
 
 
 def idle_gpus(partition: Partition) -> str:
-    """Return idle GPUs by type, such as ``37 of 128 gh200 idle``; the GPUs per node if no more is known."""
+    """Return idle GPUs by type, such as ``37 of 128 gh200 idle``; GPUs per node if only that is known."""
     if not partition.total_gpus:
         return ", ".join(f"{each.count} {each.type or 'GPU'} per node" for each in partition.gpus)
     idle = {each.type: each.count for each in partition.idle_gpus}
@@ -304,7 +311,7 @@ def _max_gpus(partitions: Sequence[Partition]) -> int:
 
 
 def _table(content: FormContent) -> list[tuple[str, PartitionRow]]:
-    """Return the rows of the table of partitions with their cluster, empty for the only one."""
+    """Return the rows of the table of partitions with their cluster, an empty name for the only one."""
     if content.clusters:
         return [(offer.name, row) for offer in content.clusters for row in partition_rows(offer.partitions)]
     return [("", row) for row in partition_rows(content.partitions)]
@@ -338,7 +345,7 @@ def _version() -> str:
 
 
 def typed_values(form: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a submitted form, with lengths limited to show them again."""
+    """Return the fields of a submitted form to show them again, with limited lengths."""
     return {
         str(field)[:40]: str(values[0])[:4096]
         for field, values in list(form.items())[:40]

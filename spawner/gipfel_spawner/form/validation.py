@@ -17,7 +17,7 @@ def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> P
     Raises
     ------
     OptionError
-        There is no such partition, or it has less than the options request.
+        There is no such partition, or its nodes or limits do not suffice for the options.
     """
     if not partitions:
         return None
@@ -46,7 +46,7 @@ def assign_group_partition(
 ) -> UserOptions:
     """Return the options with a partition of the group, rather than the scheduler's default partition.
 
-    ``group`` are the partitions that the hub offers of a cluster; empty: all.
+    ``group`` are the partitions of a cluster that the hub offers; empty: all.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def check_choices(options: UserOptions, choices: Choices | None, *, engines: Seq
         raise _not_offered("reservation", options.reservation, names)
 
 
-#: The field of the form that a limit is about.
+#: Resource of a limit -> the form's field that it restricts.
 _LIMIT_FIELDS: Mapping[Resource, str] = {
     "gpus": "gpus",
     "cpus": "cpus",
@@ -154,7 +154,7 @@ _LIMIT_FIELDS: Mapping[Resource, str] = {
 def check_limits(options: UserOptions, choices: Choices | None, partition: Partition | None) -> None:
     """Check that no limit of the account or QoS would keep the job waiting for ever.
 
-    Slurm accepts such a job, and reports a start time for it.
+    This can't be left to Slurm, which accepts such a job and even reports a start time for it.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def check_vetting(options: UserOptions, protocols: Sequence[str]) -> None:
     Raises
     ------
     OptionError
-        It does not.
+        The site does not offer it.
     """
     if options.vet and options.vet not in protocols:
         fix = f"Pick one of {', '.join(protocols)}." if protocols else "Leave the field empty."

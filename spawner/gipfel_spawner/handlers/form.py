@@ -1,7 +1,8 @@
 """Handlers of the form: requests of its page, and JupyterHub's handlers with validated options.
 
-The requests (expected start, check of an EDF, saving a new EDF) act for one user and need JupyterHub's scope
-``servers`` for that user, which a server's own token has only where the site lets it start services.
+The requests (expected start, check of an EDF, saving a new EDF) act for one user and require JupyterHub's
+scope ``servers`` for that user. A server's own token has this scope only if the site lets servers start
+services.
 JupyterHub checks the XSRF token of a browser's requests. No request blocks the hub: commands have time
 limits, and users a rate limit.
 
@@ -76,7 +77,7 @@ class RateLimiter:
 class FormHandler(APIHandler):
     """Base of the handlers for requests of the form's page, with JSON bodies and answers."""
 
-    #: Rate limit of a user's requests, which each subclass has for itself.
+    #: Rate limit of a user's requests; each subclass has its own.
     rate: ClassVar[RateLimiter]
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class FormHandler(APIHandler):
         self.finish(json.dumps(answer))
 
     def get_json_body(self) -> Any:
-        """Return the body; invalid JSON is 400, without a stack trace in the hub's log."""
+        """Return the body; answer 400 to invalid JSON, without a stack trace in the hub's log."""
         try:
             return json.loads(self.request.body)
         except (ValueError, RecursionError):
@@ -128,8 +129,9 @@ class ExpectedStartHandler(FormHandler):
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
         """Return ``start``, the latest time in ISO format or empty for immediately, and the same as ``text``.
 
-        ``bound`` is a sentence about the waits of earlier jobs like it, and ``waits`` a table of all, where
-        there were any: rows of partition, GPUs, jobs, and the times within which half and 95 % started.
+        If there were earlier jobs, ``bound`` is a sentence about the waits of jobs like this one, and
+        ``waits`` a table of all: partition, GPUs, number of jobs, and the times within which half and 95 %
+        of them started.
         """
         found = await spawner.options.forecast(read_options(content))
         answer: dict[str, Any] = {
@@ -154,12 +156,12 @@ class EnvironmentHandler(FormHandler):
 
 
 class SecurityHandler(FormHandler):
-    """Answer ``POST …/security`` with what is known of the image of an EDF."""
+    """Answer ``POST …/security`` with the verdict on the image of an EDF."""
 
     rate = RateLimiter(40, 60.0)
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
-        """Return the verdict of `SecurityVerdict.to_json`, made as the user; empty if there is none."""
+        """Return `SecurityVerdict.to_json` of the verdict, computed as the user; empty without one."""
         options = read_options(content)
         return await spawner.options.judge_environment(options.edf, options.cluster)
 
@@ -206,7 +208,7 @@ class ValidatedServerHandler(UserServerAPIHandler):
     """JupyterHub's handler of servers, which answers 400 to invalid options and then changes nothing."""
 
     async def post(self, user_name: str, server_name: str = "") -> None:
-        """Start a server; a start that is stopped meanwhile is 409."""
+        """Start a server; answer 409 if the start is stopped meanwhile."""
         with _cancelled_start():
             await super().post(user_name, server_name)
 
@@ -253,14 +255,14 @@ def free_name(name: str, active: set[str]) -> str:
     return next(each for each in candidates if each not in active)
 
 
-#: Parameter of a link to the form: the number of an earlier session.
+#: Parameter of a link to the form with the number of an earlier session.
 REPEAT_PARAMETER = "gipfel_repeat"
 
 
 class ValidatedSpawnHandler(SpawnHandler):
     """JupyterHub's handler of the form, which logs a user's mistake in one line.
 
-    The form of a link with `REPEAT_PARAMETER` shows the options of the user's session ``repeat``.
+    If the link has the parameter `REPEAT_PARAMETER`, the form shows the options of that session of the user.
     """
 
     #: Number of an earlier session, 0 for none.
@@ -280,13 +282,13 @@ class ValidatedSpawnHandler(SpawnHandler):
             raise web.HTTPError(400, "The link is not valid: it is not UTF-8.") from None
 
     async def post(self, *names: str) -> None:
-        """Start with the form's options; a start that is stopped meanwhile is 409."""
+        """Start with the form's options; answer 409 if the start is stopped meanwhile."""
         with _cancelled_start():
             if (result := super().post(*self._with_service_name(names))) is not None:
                 await result
 
     def _with_service_name(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return user and server; a service in the form of the default server gets a server of its name."""
+        """Return user and server; a service chosen for the default server gets a server with its own name."""
         service = self.get_body_argument("service", "")
         if len(names) > 1 or not self.allow_named_servers or not re.fullmatch(r"[a-z0-9-]{1,30}", service):
             return names

@@ -34,8 +34,9 @@ from .usage import GpuHours, SharedSaturation, month_gpu_hours, saturation_cache
 _MAX_SESSIONS = 10
 _SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○", "failed": "✗"}
 _ENDS = {"stopped": "stopped", "ended": "ended", "failed": "failed to start", "culled": "stopped while idle"}
-# A page waits so long for a scheduler's first answer; the next refresh shows it.
+# Seconds that a page waits for a scheduler's first answer; the next refresh shows a later one.
 _PATIENCE_S = 1.0
+#: Width and height of the polyline of SM activity, in units of its SVG.
 _SPARK = (120.0, 28.0)
 
 
@@ -43,12 +44,13 @@ class SessionCard(Frozen):
     """Card of one server; times are ISO times in UTC.
 
     ``name`` is empty for the user's default server. ``detail_html`` is one sentence about a start in
-    progress, or about the end of the last session, as escaped HTML. ``left`` is the time until the job's
-    limit, empty if it is unknown, and ``extend`` by how much it can be extended, empty for not at all.
-    ``service`` is the blueprint of a service, empty for a notebook server; ``shares`` are those with whom
-    it is shared, and ``share_refusal`` is why it can't be.
-    ``score`` is one sentence, ``spark`` the points of an SVG polyline of the SM activity within 120 x 28;
-    both are empty unless shared.
+    progress, or about the end of the last session, as escaped HTML. ``facts`` are short texts such as the
+    nodes, the environment and the job. ``ends`` is the end of the job's time limit, ``remaining`` the time
+    until then; both are empty if it is unknown. ``extend`` is by how much it can be extended, empty for not
+    at all. ``service`` is the blueprint of a service, empty for a notebook server; ``shares`` lists who has
+    access to it, and ``share_refusal`` says why it can't be shared. ``score`` is one sentence about GPU use,
+    ``spark`` the points of an SVG polyline of the SM activity, 120 wide and 28 high, and ``spark_text`` its
+    description; they are empty unless the user shares them.
     """
 
     name: str
@@ -116,7 +118,7 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         month_gpu_hours(user.spawner, running=jobs),
     )
     active = {each.name for each in spawners}
-    # Of the user, not of the page: the pages have a copy of the settings from before the first failure.
+    # Read from the user's settings: the page's are a copy that may be older than the first failure.
     failures = user.settings.get("gipfel_ends", {})
     stopped = [
         (each, failures.get(f"{user.name}:{each.name}" if each.name else user.name))
@@ -184,7 +186,7 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
 
 
 def _requests(spawner: EDFSpawner) -> tuple[str, ...]:
-    """Return what a service has reported of its requests."""
+    """Return what a service has reported about its requests, as texts for the card."""
     report = spawner.lifetime.activity.fresh
     return report.busy_with if report else ()
 
@@ -313,7 +315,7 @@ class RepeatHandler(HomeHandler):
 
 
 class NamedServer(Frozen):
-    """Request about one of the user's servers; empty for the default one."""
+    """Request about one of the user's servers; ``server`` is empty for the default one."""
 
     server: OneLine = Field("", max_length=255)
 
@@ -352,7 +354,7 @@ class ExtendServerHandler(ServerActionHandler):
 
 
 class ServerLogHandler(ServerActionHandler):
-    """``POST …/log`` with ``server``: the end of its job's log, for the user alone."""
+    """``POST …/log`` with ``server``: the end of its job's log, only for the user."""
 
     rate = RateLimiter(20, 60.0)
 
@@ -370,7 +372,7 @@ class ServerLogHandler(ServerActionHandler):
 
 
 class ShareServerHandler(ServerActionHandler):
-    """``POST …/share`` with a `ShareRequest`: who has access to a service, and changes of it."""
+    """``POST …/share`` with a `ShareRequest`: list or change who has access to a service."""
 
     rate = RateLimiter(30, 60.0)
 

@@ -78,7 +78,7 @@ class ServerReport(Frozen):
 
 
 class ServerRouteHandler(OwnServerHandler):
-    """``POST /hub/api/gipfel/server``, with the token of the starting server; once for each start."""
+    """``POST /hub/api/gipfel/server`` with a `ServerReport`, sent once per start by the starting server."""
 
     @web.authenticated
     def post(self) -> None:
@@ -113,7 +113,7 @@ class ActivityRouteHandler(OwnServerHandler):
 
     @web.authenticated
     def post(self) -> None:
-        """Record the report; 403 for an unknown token, upon which a server may shut down."""
+        """Record the report; answer 403 to an unknown token, so that such a server may shut down."""
         spawner = self.own_spawner()
         orm.Share.purge_expired(self.db)
         status = spawner.lifetime.on_activity(
@@ -138,7 +138,7 @@ class ExtendRouteHandler(OwnServerHandler):
 
 
 class ServiceTokenRequest(Frozen):
-    """Request for a token that gives access to one service; ``owner`` is empty for one's own."""
+    """Request for a token that gives access to one service; ``owner`` is empty for the user's own service."""
 
     service: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,30}$")]
     owner: Annotated[OneLine, Field(max_length=255)] = ""
@@ -146,7 +146,7 @@ class ServiceTokenRequest(Frozen):
 
 
 class ServiceToken(Frozen):
-    """A token for one service; ``scopes`` are all that it may do, ``url`` is its address for nodes."""
+    """A token for one service; ``scopes`` are all scopes of the token, ``url`` is the service's for nodes."""
 
     token: str
     url: str
@@ -161,7 +161,7 @@ class ServiceTokenRouteHandler(OwnServerHandler):
 
     @web.authenticated
     def post(self) -> None:
-        """Answer with a `ServiceToken`; 403 for a service, 404 if the user can't access such a service."""
+        """Answer with a `ServiceToken`; 403 to a service, 404 if the user can't access such a service."""
         user = self.current_user
         if (self.own_spawner().user_options or {}).get("service"):
             raise web.HTTPError(403, "A service gets no tokens.")
@@ -216,7 +216,7 @@ class ServiceShareRouteHandler(OwnServerHandler):
 
 
 def answer_share(user: Any, asked: ShareRequest) -> ServiceSharesAnswer:
-    """Change who has access to a user's service if asked to, and return who has.
+    """Change who has access to a user's service, if the request says so, and return who has.
 
     Raises
     ------

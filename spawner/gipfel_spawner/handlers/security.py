@@ -1,6 +1,6 @@
-"""Security of running servers: what each reports about its gate, its traffic and what it runs.
+"""Security of running servers: what each reports about its gate, its traffic and its image.
 
-The operators' page shows numbers and known words alone: no names of files, no destinations. `end_network`
+The operators' page shows only numbers and known words: no file names and no destinations. `end_network`
 ends the network of a server's gates without ending the server, and writes that to the audit log.
 """
 
@@ -25,10 +25,11 @@ _NOTE = "gipfel: security of the server list"
 class SharedSecurity(Frozen):
     """Answer of a server; restricted to numbers and known words, since its user can forge it.
 
-    ``gate`` is ``none`` where nothing ran behind a gate, ``closed`` after its network was ended.
-    ``over_limit`` counts the times at which the job exceeded a limit of the site. ``critical`` and ``high``
-    count known vulnerabilities of the image, None where they could not be judged; ``malicious`` counts files
-    that were scanned in this run.
+    ``gate`` is ``none`` if nothing has run behind a gate, ``closed`` after the gates' network was ended.
+    ``refused`` counts refused connections, ``over_limit`` how often the job's traffic exceeded a limit of the
+    site. ``critical`` and ``high`` count known vulnerabilities of the image, None if it was not judged;
+    ``excepted`` counts those that the site has accepted, ``advisories_days`` is the age of the advisories in
+    days. ``malicious`` counts malicious files among those that were scanned in this run.
     """
 
     gate: Literal["none", "open", "closed"] = "none"
@@ -95,7 +96,7 @@ async def end_network(handler: Any, request: EndNetworkRequest) -> None:
     ------
     HTTPError
         404: there is no such server, or the request's scopes don't include it; 409: it is not running, or has
-        no gate: only its end ends its network; 502: it does not answer.
+        no gate, so that its network ends only with its job; 502: it does not answer.
     """
     user = handler.find_user(request.user)
     spawner = user.spawners.get(request.server) if user and request.server in user.spawners else None

@@ -1,7 +1,8 @@
 """Running servers for administrators: ``/hub/api/gipfel/servers`` as JSON, ``/hub/gipfel/servers`` as a page.
 
-`running_servers` describes them from the hub's spawners and the last poll of the watcher, `stop_server` stops
-one, and `orphan_jobs` finds jobs of this hub without a server, after its database was restored or lost.
+`running_servers` describes the servers from the hub's spawners and the last poll of the watcher,
+`stop_server` stops one, and `orphan_jobs` finds jobs of this hub without a server, after its database was
+restored or lost.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from .security import EndNetworkRequest, end_network, security_cache
 from .usage import saturation_cache
 
 _MAX_BYTES = 4000
-# The time that JupyterHub gives a cancelled start to clean up.
+# Seconds that a cancelled start has to clean up, as in JupyterHub.
 _CANCEL_S = 1.0
 #: Templates of the hub's pages. If ``JupyterHub.template_paths`` contains it, the navigation has a link.
 HUB_TEMPLATES = str(Path(__file__).parents[1] / "templates" / "hub")
@@ -39,8 +40,10 @@ class RunningServer(Frozen):
     """One server that is starting, running or stopping.
 
     ``state`` is the scheduler's state of the job, or the hub's pending action; ``since`` and ``ends`` are ISO
-    times in UTC, ``ends`` None if unknown; ``gpus`` is the total over all nodes; ``idle_s`` is None if the
-    server has not reported for five minutes.
+    times in UTC, ``ends`` None if unknown; ``gpus`` is the total over all nodes; ``idle_s`` is the number of
+    seconds without activity, None if the server has not reported for five minutes; ``busy_with`` names its
+    current activity. ``cull_due`` means that the culling service may stop it, ``pending`` that the hub is
+    starting or stopping it.
     """
 
     user: str
@@ -209,7 +212,7 @@ class EndNetworkRouteHandler(APIHandler):
 
     @web.authenticated
     async def post(self) -> None:
-        """End it and answer 202: its gates notice within two seconds."""
+        """End the network and answer 202: the gates notice within two seconds."""
         if len(self.request.body) > _MAX_BYTES:
             raise web.HTTPError(400, f"The body is longer than {_MAX_BYTES} bytes.")
         try:

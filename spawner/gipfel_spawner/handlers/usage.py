@@ -19,7 +19,7 @@ from ..cluster import Cluster, ClusterSettings
 from ..history import SessionHistory
 from ..spawner import EDFSpawner
 
-# A page waits so long for account and scheduler; the answer is on the page's next refresh.
+# Seconds that a page waits for account and scheduler; its next refresh shows later answers.
 _PATIENCE_S = 1.0
 #: Seconds for which an answer is cached.
 _TTL_S = 60.0
@@ -204,7 +204,7 @@ class ServerAnswers(Generic[Answer]):
         ready = {
             (each.user.name, each.name): each
             for each in spawners
-            # A service has no saturation, and the request would count as one of its visitors'.
+            # A service has no saturation, and it would count this request as one of a visitor.
             if each.ready and each.server and not (each.user_options or {}).get("service")
         }
         self._evict(ready, now)
@@ -220,7 +220,7 @@ class ServerAnswers(Generic[Answer]):
         return {key: answer for key, answer in known.items() if answer is not None}
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Ask a server again at the next read."""
+        """Request a server's answer again at the next read."""
         self._answers.pop(key, None)
 
     def _is_due(self, key: tuple[str, str], now: float) -> bool:
@@ -275,12 +275,12 @@ class SaturationCache(ServerAnswers[SharedSaturation]):
 
 
 async def fetch_saturation(spawner: EDFSpawner, token: str) -> bytes:
-    """Return what `fetch_answer` gets for the saturation."""
+    """Return a server's answer about its saturation; see `fetch_answer`."""
     return await fetch_answer(spawner, token, "gipfel/sharing/saturation")
 
 
 async def fetch_answer(spawner: EDFSpawner, token: str, path: str, body: bytes | None = None) -> bytes:
-    """Return the answer of a spawner's server; with a body, to a POST.
+    """Return the answer of a spawner's server to a GET request, or with a body to a POST request.
 
     Raises
     ------

@@ -38,14 +38,15 @@ _BUILD = (
     "GIPFEL_RUNTIME) to that directory and to restart the hub."
 )
 _LOG_BYTES = 16_000
-# Exit statuses of env: it can't change to the directory; it can't run the program.
+# Exit statuses of env: it could not change to the directory; it could not run the program.
 _NO_DIRECTORY, _NO_PROGRAM = 125, (126, 127)
 
 
 class Account(Frozen):
     """Unix account of a server.
 
-    ``user`` is the unix user to run as, empty for the hub's own user; ``home`` is an absolute path.
+    ``user`` is the unix user to run as, empty for the hub's own user; ``home`` is the home directory's
+    absolute path.
     """
 
     user: str = ""
@@ -234,16 +235,16 @@ class UserCommands:
 
     @property
     def refuses_images(self) -> bool:
-        """Return whether the site keeps images with critical vulnerabilities from starting."""
+        """Return whether the site's policy refuses images with critical vulnerabilities."""
         return policy_of(self._environment) == "refuse"
 
     async def check_image(self, image: str) -> None:
-        """Raise where the site's policy keeps an image from starting.
+        """Check that the site's policy does not refuse an image.
 
         Raises
         ------
         OptionError
-            The site refuses it.
+            The site refuses the image.
         """
         verdict = await self.image_verdict(image)
         try:
@@ -253,9 +254,9 @@ class UserCommands:
             raise OptionError(error.problem, error.fix, field="edf") from error
 
     async def image_verdict(self, image: str) -> SecurityVerdict | None:
-        """Judge an image by the site's advisories and policy; None where the site wants no verdicts.
+        """Return the verdict on an image; None if the site has not configured verdicts.
 
-        It never raises: what fails or takes longer than `VERDICT_S` is not judged.
+        It never raises: if the check fails or takes longer than `VERDICT_S`, the verdict says so.
         """
         if not is_configured(self._environment):
             return None

@@ -27,16 +27,16 @@ from ..form.options import OptionError
 from .account import Account, UserCommands, account_environment, account_of
 from .traits import SpawnerTraits
 
-# The directory service may not answer for minutes. Those threads must not be the event loop's, which resolve
-# host names.
+# Threads for looking up accounts, which takes minutes if the directory service does not answer. They are not
+# those of the event loop, which must stay free to resolve host names.
 _LOOKUPS = ThreadPoolExecutor(4, thread_name_prefix="gipfel-accounts")
 _LOOKUP_TTL_S = 60.0
 Interface = Literal["", "lab", "notebook"]
-#: Pages that a user is taken to.
+#: Interface -> path of the page that a user is taken to.
 INTERFACE_URLS = {"lab": "/lab", "notebook": "/tree"}
 _NOTEBOOK = "notebook"
 _FIRST_VERSION = 7
-# The engine for EDFs without an image; it is always available and never a choice.
+# The engine for EDFs without an image; it is always available, and therefore not offered as a choice.
 _HOST = "host"
 
 
@@ -266,7 +266,7 @@ async def cluster_has_notebook(placement: ServerPlacement, settings: ClusterSett
     try:
         python = await asyncio.to_thread(placement.python, settings)
     except GipfelError:
-        # A start reports it: no unix account, or a runtime that can't be read.
+        # There is no unix account, or the runtime can't be read; a start reports that.
         return False
     return await offers_notebook(settings, python)
 
@@ -274,9 +274,9 @@ async def cluster_has_notebook(placement: ServerPlacement, settings: ClusterSett
 async def offers_notebook(settings: ClusterSettings, python: str) -> bool:
     """Return whether every server of a cluster has Jupyter Notebook.
 
-    In a container it must be in the runtime, without a container in the environment of ``python``, the
-    interpreter of the job's part outside. An interpreter other than the hub's or the runtime's is unknown,
-    so that it offers none.
+    It must be installed in the runtime, for servers in a container, and in the environment of ``python``, the
+    interpreter outside the container, for servers without one. The environment of an interpreter that is
+    neither the hub's nor the runtime's is unknown; the result is then false.
     """
     return await asyncio.to_thread(_offers_notebook, settings.runtime, python)
 
@@ -315,7 +315,7 @@ def _is_new_enough(version: str) -> bool:
 async def offered_engines(
     default: str, others: Sequence[str], *, jobs_run_locally: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Return the container engines to choose from, and a line where the site's own can't run here.
+    """Return the container engines to choose from, and a line if the site's default one can't run here.
 
     Parameters
     ----------

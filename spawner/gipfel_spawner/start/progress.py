@@ -44,9 +44,10 @@ def time_element(time: str, text: str, show: Literal["clock", "near"], *, css: s
     time
         ISO time with its zone, or without one in the hub's time zone.
     show
-        ``clock`` is hours, minutes and seconds; ``near`` hours and minutes, with the date if it is not today.
+        ``clock`` shows hours, minutes and seconds; ``near`` hours and minutes, with the date if it is not
+        today.
     css
-        Another class of the element.
+        A further CSS class of the element.
 
     Raises
     ------
@@ -123,7 +124,8 @@ def describe_status(
     """Return percentage and text for the status of a starting job; clock times are in the hub's time zone.
 
     ``has_setup`` is whether a container start or a vetting precedes the server. A percentage stands for a
-    step, not for a share of time: 10 submitted, 20 queued, 40 node, 60 container, 70 server.
+    step, not for a share of time: 30 queued, 40 nodes are prepared, 60 container (or the job is ending), 70
+    server; 20 if the scheduler does not answer.
     """
     if status.answer == "unknown":
         return 20, f"Job {job_id}: the scheduler does not answer. {status.reason} The job is not affected."
@@ -161,7 +163,7 @@ def _running(job_id: str, status: JobStatus, *, has_setup: bool) -> tuple[int, s
 def describe_running(
     job_id: str, status: JobStatus, last_line: str, *, has_setup: bool = True
 ) -> tuple[int, str]:
-    """Return percentage and text for a running job; ``last_line`` is that of its log."""
+    """Return percentage and text for a running job; ``last_line`` is the last line of its log."""
     if not last_line:
         return describe_status(job_id, status, has_setup=has_setup)
     running = f"Job {job_id} is running{_on(status)}"

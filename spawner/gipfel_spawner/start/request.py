@@ -51,7 +51,8 @@ def server_spec(
 ) -> JobSpec:
     """Return the job's specification: a single-user server in the EDF's container, perhaps vetted first.
 
-    ``service`` has the directory of a service that runs instead, and further ones that the container mounts.
+    ``service`` has the directory of a service to run instead of a notebook server, and further directories
+    that the container mounts; empty for none.
     """
     vetting = (*_VET_FIRST, options.vet, options.vet_action or "abort", "--") if options.vet else ()
     program = (*_SERVICE, service[0]) if service else (*_SERVER, *arguments)
@@ -81,7 +82,7 @@ def site_script(script: str, *, prologue: str = "", epilogue: str = "") -> str:
 
 
 def _job_name(spec: JobSpec) -> str:
-    """Return the name of a job; GPU hours of a service are found by it."""
+    """Return the name of a job, by which the GPU hours of a service are found."""
     is_service = spec.kind == "service" and spec.folders
     return f"gipfel-{Path(spec.folders[0]).name}" if is_service else "gipfel-server"
 

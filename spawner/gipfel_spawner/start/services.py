@@ -1,4 +1,4 @@
-"""Services in place of a notebook server: which a user can start, their preparation, and restarts."""
+"""Services that run in place of a notebook server: the list of them, preparation, restarts and sharing."""
 
 import asyncio
 import time
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 30
 _MAX_SHARE_S = 30 * 86400
-#: So often a service is started again within an hour: one that always fails must not fill the queue.
+#: Maximum number of restarts of a service within so many seconds: one that always fails must not fill the
+#: queue.
 _MAX_RESTARTS, _RESTARTS_S = 3, 3600.0
 _START_S, _PAUSE_S = 60.0, 1.0
 
@@ -118,9 +119,10 @@ def with_resources(options: UserOptions, prepared: PreparedService) -> UserOptio
 
 
 def restrict_token(orm_spawner: Any, token: str) -> None:
-    """Limit the token of a server to what a front door needs, and store the server's changes.
+    """Limit the scopes of a service's token to what its front door needs, and commit the hub's database.
 
-    A service is not trusted with the rights of a notebook server, such as starting other servers.
+    The front door is the process that checks who may use the service. A service is not trusted with the
+    rights of a notebook server, such as starting other servers.
     """
     session = object_session(orm_spawner)
     stored = None if session is None else orm.APIToken.find(session, token)
@@ -132,7 +134,7 @@ def restrict_token(orm_spawner: Any, token: str) -> None:
 
 
 class ServiceRestarts:
-    """Restarts of a user's services after the end of a job that nobody asked for.
+    """Restarts of a user's services whose job has ended although nobody stopped it.
 
     Example
     -------
@@ -142,11 +144,11 @@ class ServiceRestarts:
 
     def __init__(self, user: Any) -> None:
         self._user = user
-        # In the hub's settings, because JupyterHub makes a new spawner for each start.
+        # Stored in the hub's settings, because JupyterHub creates a new spawner for each start.
         self._times: dict[str, list[float]] = user.settings.setdefault("gipfel_service_restarts", {})
 
     def is_due(self, name: str, status: JobStatus) -> bool:
-        """Return whether to start a service again; not after an orderly end, nor too often."""
+        """Return whether to start a service again, and count it; false after exit status 0 or too often."""
         if status.exit_code == 0 and status.state in {"COMPLETED", "COMPLETING"}:
             return False
         now = time.monotonic()
@@ -163,7 +165,7 @@ class ServiceRestarts:
         GipfelError
             The hub refuses.
         """
-        # The hub's own route does more than start a server: routes, limits, and the page of the start.
+        # The hub's own route also adds the proxy's route, applies limits and shows the page of the start.
         token = self._user.new_api_token(
             note=f"Restart of the service {name}",
             scopes=[f"servers!server={self._user.name}/{name}"],
@@ -182,7 +184,7 @@ class ServiceRestarts:
             try:
                 await AsyncHTTPClient().fetch(request)
             except (HTTPClientError, OSError) as error:
-                # The hub checks its servers before it answers.
+                # A hub that is starting checks its servers before it accepts connections.
                 if not isinstance(error, ConnectionRefusedError) or time.monotonic() > deadline:
                     raise GipfelError(f"The service {name} can't be started again: {error}.") from error
                 await asyncio.sleep(_PAUSE_S)
@@ -199,7 +201,10 @@ class ServiceShare(Frozen):
 
 
 class ShareRequest(Frozen):
-    """Request to give access to a service for some seconds, or to end it (0); without a name, to list it."""
+    """Request to give access to a service for some ``seconds``, or to end it (0).
+
+    Without a ``name`` (of a user or a group), it only asks who has access.
+    """
 
     service: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,30}$")]
     kind: Literal["user", "group"] = "user"
@@ -210,8 +215,9 @@ class ShareRequest(Frozen):
 class ServiceShares:
     """Who has access to one service besides its owner: JupyterHub's shares, with an end.
 
-    JupyterHub's own shares never end, and those of this class always do; the hub's access checks know both.
-    An ended one is removed at the service's next report of activity, every 30 s.
+    Shares that JupyterHub itself creates never expire; shares of this class always do. The hub's access
+    checks accept both. An expired share is removed at the service's next activity report, which it sends
+    every 30 s.
     """
 
     def __init__(self, spawner: "EDFSpawner") -> None:
@@ -224,7 +230,7 @@ class ServiceShares:
         """Return why this service can't be shared; empty if it can."""
         is_separate = bool(self._spawner.user.settings.get("subdomain_host"))
         if self._spawner.follower.has_pages and not is_separate:
-            # The hub, and every user's servers, are of one origin for the browser.
+            # For the browser, the hub and all users' servers are one origin.
             return (
                 "Pages of this service would act with the rights of whoever opens them, because all servers "
                 "of this hub share one host name."
@@ -254,7 +260,7 @@ class ServiceShares:
         spawner, who = self._spawner, f"{request.kind} {request.name}"
         found = self._find(request)
         owner = spawner.user.orm_user
-        # JupyterHub's tokens do not get what is shared with a group of their owner: each member gets a share.
+        # A user's tokens have no access to what is shared with a group of the user: each member gets a share.
         given = (
             [each for each in found.users if each is not owner] if isinstance(found, orm.Group) else [found]
         )
@@ -283,7 +289,7 @@ class ServiceShares:
         spawner.lifetime.audit("share", reason=f"{who}, {request.seconds} s")
 
     def end_refused(self, *, is_service: bool) -> None:
-        """End what was shared under this name, if what starts now may not be shared like this."""
+        """End the shares of this server's name, unless the service that starts now may be shared."""
         if is_service and not self.refusal:
             return
         for share in [each for each in self._stored.shares if each.expires_at]:
@@ -316,7 +322,7 @@ def services_shared_with(user: Any) -> tuple[SharedService, ...]:
         if share.expired or share.spawner is None or share.owner is orm_user:
             continue
         owner, name = share.owner, share.spawner.name
-        # With subdomains, each owner has a host.
+        # With subdomains, each owner has a host name of their own.
         host = user.settings.get("subdomain_host", "") and type(user)(owner, user.settings).host
         path = url_path_join(user.settings["base_url"], "user", url_escape_path(owner.name), name)
         found[owner.name, name] = SharedService(

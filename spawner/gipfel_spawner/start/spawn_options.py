@@ -134,7 +134,7 @@ class SpawnOptions:
             name=settings.name,
             partitions=partitions.value or (),
             age=partitions.age if partitions.problem else 0.0,
-            # Without an answer no choices are shown, and the site's defaults apply.
+            # Without an answer, no choices are shown, and the site's defaults apply.
             choices=choices.value or Choices(),
             engines=engines,
             has_notebook=has_notebook,
@@ -231,7 +231,7 @@ class SpawnOptions:
         )
 
     def _pop_preselected(self, earlier: UserOptions | None) -> dict[str, Any]:
-        """Return the options to preselect: those of a link, only once, else the given or the last start's."""
+        """Return the options to preselect: of a link (once), else ``earlier``, else of the last start."""
         preselected, self._preselected = self._preselected, None
         if preselected is not None:
             return preselected
@@ -303,7 +303,7 @@ class SpawnOptions:
         return await self._placement.commands(account, settings).inspect(edf)
 
     async def judge_environment(self, edf: str, cluster: str = "") -> dict[str, Any]:
-        """Return the verdict on an EDF's image, made as the user; empty without an image or a verdict."""
+        """Return the verdict on an EDF's image, computed as the user; empty without an image or a verdict."""
         settings = self._placement.settings_of(cluster)
         account = self._placement.account(settings)
         resolved = (await self.inspect_environment(edf, cluster)).get("edf")

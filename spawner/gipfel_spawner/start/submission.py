@@ -123,14 +123,14 @@ class JobSubmission:
 POLL_SECONDS = 0.25
 _LOG_SECONDS = 5.0
 _CONNECT_SECONDS = 3.0
-# Between the percentages of container and server; the waiting page has the same steps.
+# Lies between the percentages of container and server in `progress`; the waiting page has the same steps.
 _VETTING_PERCENT = 65
 # The error may be far above the stack trace at the end of the log.
 _SEARCHED_LINES = 200
 _NO_LOG = (
     "It wrote no log. Check that your home directory is mounted on the node, not full and within its quota."
 )
-# After this time in COMPLETING, a job counts as ended: a node can take long to report the end.
+# Seconds in the state COMPLETING after which a job counts as ended: a node can take long to report the end.
 _ENDING_SECONDS = 5.0
 
 
@@ -166,7 +166,7 @@ class StartFollower:
         self.progress, self.has_image, self.running_since = Progress(), None, 0.0
         self._is_vetting, self._last_vetting_report = False, 0.0
         self.limit_s = self._spawner.server_timeout
-        # Shortly before JupyterHub's own limit, whose message does not explain the queue.
+        # It ends shortly before JupyterHub's own limit, whose message does not explain the queue.
         limit = self._spawner.start_timeout
         self._deadline = None if limit is None else time.monotonic() + max(limit - 2, 1)
 
@@ -237,7 +237,7 @@ class StartFollower:
                 if address and await self._reaches(address, status):
                     return address, self._spawner.port
             elif running and not self._is_vetting and now - max(running, log_read) > _LOG_SECONDS:
-                # Not more often, because each read runs a command as the user.
+                # Read only every `_LOG_SECONDS`, because each read runs a command as the user.
                 log_read = now
                 last = _last(await self.read_log())
                 self._report(*describe_running(job_id, status, last, has_setup=self._has_setup))
@@ -348,7 +348,7 @@ class StartFollower:
 
     async def _notify_end(self, job_id: str) -> None:
         spawner = self._spawner
-        # A hub that finds at its start that a job has ended forgets all this with the server.
+        # Read first: if a starting hub finds that a job has ended, it drops the server with these values.
         while_down, keep_up = spawner.pending == "check", self.keep_up
         status = self._placement.watcher.status(job_id)
         waits_for = {"spawn", "check", "stop"} if while_down else {"spawn", "check"}
@@ -358,7 +358,7 @@ class StartFollower:
             self.last_end = await self._explain_end(status, None)
             await spawner.poll_and_notify()
         elif not while_down or spawner.job_id or not status.state:
-            # A job that the scheduler has forgotten may have come to an orderly end.
+            # The scheduler has forgotten the job, which may have ended with exit status 0.
             return
         if keep_up:
             await self._start_again(status)

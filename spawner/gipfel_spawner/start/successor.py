@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..lifetime import ServerLifetime
     from ..spawner import EDFSpawner
 
-#: Seconds that requests to the earlier job get for their answers, after new ones go to the next job.
+#: Seconds that the earlier job has to answer its open requests once new requests go to the next job.
 _DRAIN_S = 5.0
 _RETRY_S = 300.0
 _CONNECT_S = 3.0
@@ -25,8 +25,8 @@ _CONNECT_S = 3.0
 class ServiceSuccessor:
     """Submits the next job of a running service in time, and changes the URL's target once it is ready.
 
-    Both jobs have the same token: the one of the server, which the hub's database has only as a digest. A hub
-    that was restarted gets it again with the service's next report.
+    Both jobs use the server's token. The hub's database has only a digest of it, so that a restarted hub gets
+    the token itself with the service's next report.
 
     Example
     -------
@@ -37,7 +37,7 @@ class ServiceSuccessor:
         self._spawner, self._lifetime = spawner, lifetime
         #: Seconds before the time limit at which the next job is submitted; 0 for none.
         self.overlap_s = 0
-        #: The next job; empty if there is none.
+        #: ID of the next job; empty if there is none.
         self.job_id = ""
         self._running_since = self._whole_s = 0.0
         self._next_try = 0.0
@@ -60,7 +60,7 @@ class ServiceSuccessor:
     def on_report(self, token: str) -> None:
         """Submit the next job if the time limit is near; called when the service reports its activity.
 
-        ``token`` is the one of the report, which the spawner has found to be the server's.
+        ``token`` is the token of the report, which the caller has checked to be the server's.
         """
         self._spawner.api_token = token
         ends, now = self._ends(), time.monotonic()
@@ -68,7 +68,8 @@ class ServiceSuccessor:
             return
         left = ends - time.time()
         self._whole_s = max(self._whole_s, left)
-        # A time limit below the overlap must not submit one job after the other.
+        # At most 75 % of the job's time: with a time limit below the overlap, each job would submit the next
+        # one at once.
         is_due = left <= min(self.overlap_s, self._whole_s * 0.75)
         if is_due and now >= self._next_try and self._spawner.ready:
             self._next_try = now + _RETRY_S
@@ -97,7 +98,7 @@ class ServiceSuccessor:
         self._drop()
 
     def end_left(self) -> None:
-        """Cancel the next job of an earlier hub process, which nothing follows any more."""
+        """Cancel the next job that an earlier hub process submitted: this process does not follow it."""
         if self._task is None:
             self._drop()
 
@@ -178,7 +179,7 @@ class ServiceSuccessor:
 
     async def _take_over(self, earlier: str, address: str) -> None:
         spawner, watcher = self._spawner, self._spawner.placement.watcher
-        # From here to the new route nothing waits: the hub must not see one half of the change.
+        # There is no `await` from here to the new route: the hub must not see a half of the change.
         job_id, self.job_id, self._whole_s, self._next_try = self.job_id, "", 0.0, 0.0
         watcher.forget(earlier)
         spawner.server.ip, spawner.server.port = address, self._port

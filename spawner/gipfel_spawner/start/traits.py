@@ -22,7 +22,7 @@ _AUDIT_FILE = "audit.jsonl"
 class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     """Configuration of `EDFSpawner`.
 
-    Of batchspawner's traits it uses ``exec_prefix`` and those that begin with ``req_``, except ``req_host``,
+    It uses batchspawner's traits ``exec_prefix`` and those that begin with ``req_``, except ``req_host``,
     ``req_cluster`` and ``req_srun``. It ignores batchspawner's templates, commands and regular expressions.
     """
 

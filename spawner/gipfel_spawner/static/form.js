@@ -144,7 +144,7 @@
   const startLine = byId("gipfel-start-line");
   const start = byId("gipfel-start");
 
-  /** Return when it starts: the latest time, in the browser's zone if possible, after what earlier jobs show. */
+  /** Return when the job starts: how long earlier jobs waited, and the latest time, in the browser's zone if possible. */
   function startText(answer) {
     if (!answer.start) {
       return answer.text;

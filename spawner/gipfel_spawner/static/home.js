@@ -37,7 +37,7 @@
     return document.hidden || root.querySelector("details[open]") !== null;
   }
 
-  /** Return what identifies a link or button of a card or row on the refreshed page, too. */
+  /** Return a text that identifies a link or button of a card or row, also after a refresh of the page. */
   function identity(target) {
     const card = target.closest("[data-server]");
     return JSON.stringify([card && card.dataset.server, target.getAttribute("href"), target.textContent.trim()]);

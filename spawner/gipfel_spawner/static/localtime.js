@@ -1,11 +1,12 @@
-// Times of the hub's pages in the browser's time zone, or in UTC where the user chose it, with the zone's name: every
-// <time class="gipfel-local">, also those that a page adds later. data-show is the form of its text; without it only the title is set.
+// Shows every <time class="gipfel-local"> of the hub's pages, also those that a page adds later, in the browser's time
+// zone, or in UTC if the user chose it, with the zone's name. data-show is the format of the text (see `format`);
+// without it, only the title is set.
 "use strict";
 window.gipfelTime = (() => {
   // A language has names for the zones of its own countries only, and offsets for all others.
   const LANGUAGES = [undefined, "en-GB", "en-US", "en-AU", "en-IN"];
   const OFFSET = /^(GMT|UTC)[+\-\u2212]/;
-  // The notebook servers' pages of this origin use it, too.
+  // The key in localStorage; notebook servers' pages of this origin use it as well.
   const CLOCK = "gipfel.clock";
   const utc = () => localStorage.getItem(CLOCK) === "UTC";
   const chosen = () => (utc() ? { timeZone: "UTC" } : {});
