@@ -54,7 +54,8 @@ hub_ip = os.environ.get("GIPFEL_HUB_IP", "127.0.0.1")
 c.JupyterHub.hub_ip = hub_ip
 c.JupyterHub.hub_connect_ip = hub_ip
 
-# The proxy of this source tree. Users' servers keep running when the hub ends, and it finds them again.
+# The proxy of this source tree. Users' servers keep running when the hub ends, and the next hub finds them
+# again.
 proxy = Path(__file__).parent / "spawner/proxy/node_modules/.bin/configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [str(proxy) if proxy.exists() else "configurable-http-proxy"]
 # PyPI's `node` is a Python program that starts Node.js and would leave it running when the hub ends.
@@ -101,7 +102,7 @@ hub_port, proxy_port = (
     int(each) for each in stored("ports", " ".join(map(str, free_ports(hub_ip, 2)))).split()
 )
 c.JupyterHub.hub_port = hub_port
-# Checked here, because the proxy would only log it and wait.
+# Checked here, because the proxy would only log that a port is in use, and wait.
 if is_in_use(hub_ip, hub_port):
     sys.exit(f"A hub already uses {state}. End it first, or set GIPFEL_STATE=DIRECTORY to another one.")
 if is_in_use("127.0.0.1", port) and not proxy_left_behind():
@@ -134,9 +135,9 @@ c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
 c.EDFSpawner.state_folder = str(state)
-# Several clusters, or named groups of partitions, to choose from in the form. Settings that one leaves out
-# are those above. "broker" is for a hub without Slurm: `python -m gipfel_cluster.broker.hub` runs on a
-# machine with it.
+# Several clusters, or named groups of partitions, to choose from in the form. Settings that a cluster leaves
+# out are those above. "broker" is for a hub without Slurm: `python -m gipfel_cluster.broker.hub` runs on a
+# machine with Slurm.
 # c.EDFSpawner.clusters = {
 #     "alps": {"environment": {"SLURM_CONF": "/etc/slurm/alps.conf"}},
 #     "alps-debug": {"environment": {"SLURM_CONF": "/etc/slurm/alps.conf"}, "partitions": ["debug"]},
@@ -163,8 +164,7 @@ if c.EDFSpawner.scheduler == "local":
 # anyway.
 c.EDFSpawner.server_ports = os.environ.get("GIPFEL_SERVER_PORTS", "")
 
-# Audit log with one line of JSON for each start, stop and end of a server, which only the hub's user can
-# read;
+# Audit log with one line of JSON for each start, stop and end of a server. Only the hub's user can read it;
 # "none" disables it.
 c.EDFSpawner.audit_log = os.environ.get("GIPFEL_AUDIT_LOG", str(state / "audit.jsonl"))
 
@@ -242,8 +242,8 @@ if os.environ.get("GIPFEL_REGISTRY"):
     operators = os.environ.get("GIPFEL_REGISTRY_OPERATORS", "").split()
     scopes = [OPERATE_SCOPE, f"access:services!service={name}"]
     roles.append({"name": "gipfel-operators", "users": operators, "scopes": scopes})
-    # Token for the operators' own vetting runs (a prolog, a nightly job), of which one report is enough for a
-    # rule.
+    # Token for the operators' own vetting runs (a prolog, a nightly job): a single report of such a run is
+    # enough for a rule of the registry to apply.
     if vouched := os.environ.get("GIPFEL_REGISTRY_VOUCHED_TOKEN"):
         services.append({"name": "gipfel-vouched", "api_token": vouched})
         scopes = [VOUCH_SCOPE]
@@ -251,14 +251,14 @@ if os.environ.get("GIPFEL_REGISTRY"):
     address = f"http://{hub_ip}:{registry_port}/services/{name}"
     c.EDFSpawner.environment.update({"GIPFEL_REGISTRY_URL": address})
 
-# Services, such as dashboards: a notebook server's token may start and stop its user's other servers, which
-# `gipfel service up` does there. Without this scope services are started on the hub's pages alone.
+# Services, such as dashboards: with this scope, a notebook server's token may start and stop its user's other
+# servers, as `gipfel service up` in it does. Without it, services can be started only on the hub's pages.
 server_role = next((each for each in roles if each["name"] == "server"), None)
 if server_role is None:
     server_role = {"name": "server", "scopes": ["users:activity!user", "access:servers!server"]}
     roles.append(server_role)
 server_role["scopes"].append("servers!user")
-# A site's own blueprints of services, and directories with the packages of services that it has installed by
+# A site's own blueprints of services, and directories in which it has installed the packages of services with
 # `gipfel service install BLUEPRINT --into DIRECTORY`.
 for name in ("GIPFEL_BLUEPRINTS", "GIPFEL_SERVICE_ENVIRONMENTS"):
     if name in os.environ:
@@ -267,7 +267,7 @@ for name in ("GIPFEL_BLUEPRINTS", "GIPFEL_SERVICE_ENVIRONMENTS"):
 # How images are judged: GIPFEL_ADVISORIES names a mirror of OSV that users and nodes can read
 # (`gipfel scan --update-advisories`), GIPFEL_SCAN_POLICY is report, warn or refuse, GIPFEL_SCAN_EXCEPTIONS is
 # the file of accepted vulnerabilities, GIPFEL_PACKAGE_INDEX a mirror of a package index (withdrawn releases),
-# GIPFEL_OWN_PACKAGES the names of your own packages. The hub passes its own on to checks and to jobs.
+# GIPFEL_OWN_PACKAGES the names of your own packages. The hub passes these variables on to checks and to jobs.
 
 # The default log level is WARN, so that the address and password printed below are easy to find.
 level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")
