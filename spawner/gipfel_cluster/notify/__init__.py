@@ -62,10 +62,11 @@ PlainText = Annotated[OneLine, AfterValidator(_check_plain)]
 class Event(Frozen):
     """Something that happened to a job or workload.
 
-    ``title`` names it for people, ``reason`` is one sentence, ``run`` the name of its run folder,
-    ``workload`` its ID as ``KIND:ID``, ``time_ns`` UTC. ``occurrence`` distinguishes events that may happen
-    again within an hour, such as the ends of a restarted job. Create it with `Event.of`, which makes texts
-    from notebooks, file names and error messages fit.
+    ``title`` is the name of the job or workload for people, ``reason`` explains the event in one sentence,
+    ``run`` is the name of the run folder, ``workload`` the workload's ID as ``KIND:ID``, ``time_ns`` the time
+    in UTC. ``occurrence`` distinguishes events that may happen again within an hour, such as the ends of a
+    restarted job. Create events with `Event.of`, which shortens and cleans texts from notebooks, file names
+    and errors.
     """
 
     kind: Kind
@@ -101,13 +102,16 @@ class Event(Frozen):
 
     @property
     def key(self) -> str:
-        """Return the same text for events that say the same: a job ends once, whether it fails or not."""
+        """Return the key by which repeated events are recognized; "ended" and "failed" share one."""
         what = "end" if self.kind in {"ended", "failed"} else self.kind
         return f"{what}:{self.run or self.title}:{self.workload}:{self.occurrence}"
 
 
 class Message(Frozen):
-    """A message for people: a title, a body of a few lines, and a link (empty without a known hub)."""
+    """A message for people: a title, a body of a few lines, and a link (empty without a known hub).
+
+    ``urgent`` raises the priority where a service has priorities.
+    """
 
     title: OneLine
     body: str
@@ -239,7 +243,11 @@ class NtfySettings(Frozen):
 
 
 class EmailSettings(Frozen):
-    """A mail server; ``security`` ``none`` is accepted for a server on the loopback interface alone."""
+    """A mail server.
+
+    ``port`` 0 is the usual port of ``security``, which may be ``none`` only for a server on the loopback
+    interface.
+    """
 
     host: Annotated[str, _matches(_HOST, "the name or address of a mail server")]
     port: int = Field(0, ge=0, le=65535)
@@ -259,7 +267,11 @@ class EmailSettings(Frozen):
 
 
 class NotifySettings(Frozen):
-    """The content of the file; ``events`` are kinds of `KINDS`, ``per_hour`` is the rate limit."""
+    """The content of ``notify.toml``.
+
+    ``hub`` is the URL of the user's hub for links, ``events`` the kinds of `KINDS` to send, ``per_hour`` the
+    highest number of messages in an hour.
+    """
 
     hub: HubUrl = ""
     events: tuple[JobKind, ...] = tuple(KINDS)
@@ -275,7 +287,7 @@ class NotifySettings(Frozen):
 
 
 def settings_file(environment: Mapping[str, str]) -> Path:
-    """Return the path of the user's file."""
+    """Return the path of the user's ``notify.toml``, which need not exist."""
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "notify.toml"
 
 

@@ -1,4 +1,4 @@
-"""``python -I -m gipfel_cluster.notify``: send the event that standard input has as JSON."""
+"""``python -I -m gipfel_cluster.notify``: read an event as JSON from standard input, and send it."""
 
 import contextlib
 import os

@@ -4,9 +4,9 @@ Each function blocks for a few seconds at most and raises `ChannelError`, whose 
 from notebooks and error messages is escaped for the service: it can't mention a channel, make a link or a
 header.
 
-`send_event` sends one event within the limits and records the outcome. ``python -I -m
-gipfel_cluster.notify`` does so for the event that it reads as JSON; a supervisor starts it and does not
-depend on it.
+`deliver` sends one event to all services, if the user's settings and the rate limit allow it, and records the
+outcomes. A supervisor starts ``python -I -m gipfel_cluster.notify``, which calls it, as a separate process,
+so that it does not depend on services.
 """
 
 import contextlib
@@ -55,8 +55,8 @@ _TRY_LATER = frozenset((http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVI
 class ChannelError(Exception):
     """A message was not accepted; the text is one line without secrets.
 
-    ``temporary`` is True if the service certainly has not got the message and may accept it later: after a
-    time-out it may have got it, and would show it twice.
+    ``temporary`` is True if the service certainly did not receive the message and may accept it later. It is
+    False after a time-out, when the service may have received it, and would show it twice after a retry.
     """
 
     def __init__(self, text: str, *, temporary: bool = False) -> None:
@@ -72,7 +72,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def send_message(channel: str, settings: NotifySettings, message: Message) -> None:
-    """Send a message to a service by its name.
+    """Send a message to the service ``slack``, ``ntfy`` or ``email``; do nothing if it is not set up.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def _send_mail(settings: EmailSettings, mail: EmailMessage) -> int:
         if settings.user:
             server.login(settings.user, settings.password.get_secret_value())
         refused = len(server.send_message(mail))
-        # The server has the message now: what it says to the rest is of no interest.
+        # The server has accepted the message: an error while the connection is closed does not matter.
         with suppress(OSError, smtplib.SMTPException):
             if server.sock is not None:
                 server.sock.settimeout(_QUIT_S)
@@ -236,7 +236,7 @@ def _network_error(host: str, error: Exception) -> ChannelError:
     return ChannelError(f"{host} can't be reached: {detail}.", temporary=temporary)
 
 
-#: Seconds after which a service that has not answered counts as failed; services are asked side by side.
+#: Seconds after which a service that has not responded counts as failed; all services are called in parallel.
 SEND_S = 9.0
 #: Pause in seconds before the only retry, after an error that is temporary.
 RETRY_S = 2.0
@@ -270,7 +270,10 @@ def deliver(event: Event, environment: Mapping[str, str]) -> dict[str, Outcome]:
 def send_to_all(
     settings: NotifySettings, message: Message, environment: Mapping[str, str], *, limit_s: float = SEND_S
 ) -> dict[str, Outcome]:
-    """Send a message to all services side by side, record and return the outcomes by service."""
+    """Send a message to all services in parallel; record the outcomes, and return them by service name.
+
+    A service that does not respond within `limit_s` seconds has failed.
+    """
     outcomes = _send(settings, message, settings.channels, limit_s)
     with contextlib.suppress(OSError), locked_state(environment) as (state, write):
         write(state.model_copy(update={"outcomes": {**state.outcomes, **outcomes}}))
@@ -308,6 +311,6 @@ def _try(channel: str, settings: NotifySettings, message: Message) -> tuple[str,
     except ChannelError as error:
         return plain_text(str(error), 600), error.temporary
     except Exception as error:  # noqa: BLE001 - one service must not keep the others from their message
-        # Without the text, which may have a secret.
+        # The error's text is left out, since it may contain a secret.
         return f"The message could not be sent ({type(error).__name__}).", False
     return "", False

@@ -1,4 +1,8 @@
-"""Journal of a user's events: report one, limit the rate of messages, keep the last outcomes."""
+"""A user's events of all jobs: report them, limit the rate of messages, and keep the last outcomes.
+
+``state.json`` has the rate limit's state and the outcomes, ``journal.jsonl`` the newest events. Supervisors
+use `Reporter`.
+"""
 
 import contextlib
 import errno
@@ -29,24 +33,25 @@ _LOCK_S = 2.0
 #: The file is filled up to a multiple of this, so that it can be overwritten in place.
 _BLOCK_BYTES = 4096
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-#: Longest time in seconds that `Reporter.finish` waits, counted from the last report: a process that sends
-#: ends by itself before.
+#: Longest time in seconds that `Reporter.finish` waits, counted from the last report. A sending process
+#: normally ends by itself before.
 FINISH_S = 11.0
 _KILL_S = 1.0
 
 
 class Outcome(Frozen, extra="ignore"):
-    """The last message to a service: its time, and the problem, empty if the service accepted it."""
+    """The last message to a service: its time in UTC, and the problem, empty if the service accepted it."""
 
     time_ns: int = Field(ge=0, lt=1 << 63)
     problem: PlainText = Field("", max_length=600)
 
 
 class SendState(Frozen, extra="ignore"):
-    """Messages of the last hour: their times, and the last time of each `Event.key`.
+    """State of the rate limit, and the last outcomes; times are UTC in nanoseconds.
 
-    ``held_back`` counts messages that the limit held back since the last one; ``outcomes`` are by service;
-    ``problem`` says why the settings could not be used.
+    ``times_ns`` are the times of the last hour's messages, ``keys`` the time of the last one by `Event.key`.
+    ``held_back`` counts messages that the limit held back since the last one that was sent; ``outcomes`` are
+    by service; ``problem`` is why the settings could not be used, or empty.
     """
 
     times_ns: tuple[int, ...] = ()
@@ -57,9 +62,10 @@ class SendState(Frozen, extra="ignore"):
 
 
 def admit(state: SendState, key: str, *, now_ns: int, per_hour: int) -> tuple[SendState, bool]:
-    """Return the new state, and whether a message may be sent: the same one not twice in an hour.
+    """Return the new state, and whether a message with this key may be sent now.
 
-    Times in the future, which a clock that was set back leaves behind, do not count.
+    It may not if one with the same key was sent in the last hour, or `per_hour` messages were. Times in the
+    future, which a clock that was set back leaves behind, are ignored.
     """
     since = now_ns - HOUR_NS
     times = tuple(each for each in state.times_ns if since < each <= now_ns)[-per_hour:]
@@ -74,7 +80,7 @@ def admit(state: SendState, key: str, *, now_ns: int, per_hour: int) -> tuple[Se
 
 
 def state_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory of the state; a server in a container has it too, but not the user's secrets."""
+    """Return the directory of the state, which containers of servers mount, unlike the user's secrets."""
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "server" / "notices"
 
 
@@ -151,7 +157,7 @@ _MAX_BYTES, _KEPT_BYTES = 256 << 10, 64 << 10
 
 
 def append_event(event: Event, environment: Mapping[str, str]) -> bool:
-    """Append an event, and return True; False if an event of its key was appended in the last hour.
+    """Append an event, and return True; return False if one with the same key was appended in the last hour.
 
     Raises
     ------
@@ -217,7 +223,8 @@ class Reporter:
     def report(self, event: Event) -> None:
         """Append an event to the journal; if the user has set up a service, start sending it.
 
-        An event with the same key within an hour is ignored, also if the journal can't be written.
+        An event with the same key within an hour is ignored, even if the journal can't be written. Never
+        raises.
         """
         if not self._is_first(event.key):
             return
@@ -232,12 +239,12 @@ class Reporter:
                 self._start_sender(event)
 
     def pids(self) -> frozenset[int]:
-        """Return the ids of the processes that are sending."""
+        """Return the ids of the running processes that send events."""
         with self._lock:
             return frozenset(each.pid for each in self._senders if each.poll() is None)
 
     def finish(self, limit_s: float = FINISH_S) -> None:
-        """Wait for what is being sent, until `limit_s` seconds after the last report, and end the rest."""
+        """Wait for sending processes until `limit_s` seconds after the last report, and kill the others."""
         with self._lock:
             senders, self._senders = self._senders, []
             deadline = self._last + limit_s
@@ -246,7 +253,7 @@ class Reporter:
                 each.wait(max(0.0, deadline - time.monotonic()))
             if each.poll() is None:
                 each.kill()
-                # One that waits for a lost file system does not end.
+                # A process that waits for a lost file system does not end.
                 with suppress(subprocess.TimeoutExpired):
                     each.wait(_KILL_S)
 

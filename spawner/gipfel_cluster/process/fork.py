@@ -39,7 +39,7 @@ def allow_forks() -> None:
 
 
 def can_fork() -> bool:
-    """Return whether this process may be forked and has one thread, counting those of libraries, too."""
+    """Return whether this process may be forked and has only one thread; threads of libraries count, too."""
     try:
         return _allowed and len(list(Path("/proc/self/task").iterdir())) == 1
     except OSError:
@@ -223,7 +223,7 @@ class PreloadedProgram:
     Parameters
     ----------
     argv
-        The command that would start it.
+        The command that would start the program: interpreter, ``-I``, ``-m``, its module, then arguments.
     bound
         Whether the kernel kills it when this process ends.
     """
@@ -246,9 +246,10 @@ class PreloadedProgram:
     def run(
         self, argv: Sequence[str], environment: Mapping[str, str], directory: str
     ) -> ForkedProgram | None:
-        """Run it in a directory with these variables.
+        """Run the program in a directory with these variables, and return its process.
 
-        Returns None, and ends the fork, if `argv` is another command; None, too, if the fork has ended.
+        Return None, and end the fork, if `argv` is not its command (which may follow ``env --chdir=…``). Return
+        None, too, if the fork has already ended. The caller then starts the command in the ordinary way.
         """
         prefix, command = list(argv[: -len(self._argv)]), list(argv[-len(self._argv) :])
         # Without a container, `env --chdir=…` enters the working directory of the environment (EDF).

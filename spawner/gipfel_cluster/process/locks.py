@@ -2,8 +2,8 @@
 
 A process that must keep the job alive after its server has ended, such as the supervisor of a launch, locks a
 file in the job's scratch folder: its starter calls `create_lock_file` and `assign_lock_file`, and the job
-calls `wait_for_lock_holders` before it ends. Only the standard library is imported: ranks of a training do
-the same in their own image, for the process that copies their checkpoints.
+calls `wait_for_lock_holders` before it ends. Only the standard library is imported, since the ranks of a
+training, whose image may lack other packages, do the same for the process that copies their checkpoints.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ _POLL_S = 0.5
 
 
 def create_lock_file(folder: Path) -> tuple[Path, int]:
-    """Create a locked file for a process that is about to start; see `assign_lock_file`.
+    """Create a locked file in `folder` for a process that is about to start; see `assign_lock_file`.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def assign_lock_file(path: Path, descriptor: int, pid: int) -> None:
 
 
 def lock_holders(folder: Path) -> tuple[int, ...]:
-    """Return the ids of the processes that keep the job alive."""
+    """Return the ids of the processes that hold a lock in `folder`; none if it can't be read."""
     pids: list[int] = []
     with suppress(OSError):
         pids += [int(each.name) for each in folder.iterdir() if each.name.isdecimal() and _is_locked(each)]

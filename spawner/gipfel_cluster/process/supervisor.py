@@ -18,12 +18,14 @@ from pathlib import Path
 
 from ..environment import without_tokens
 
-#: The module that ``python -m`` runs on a node where Slurm starts it.
+#: This module's name, for ``python -m`` on the nodes where Slurm starts it.
 PROGRAM = "gipfel_cluster.process.supervisor"
 
+#: Pause before a restart: doubled after each end, and reset after a recorder has run for the maximum.
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
-#: Seconds that a recorder has to flush its samples; part of `scheduler.supervisor.GRACE_SECONDS`.
+#: Seconds that a recorder has to write its samples when it ends; part of
+#: `scheduler.supervisor.GRACE_SECONDS`.
 FLUSH_S = 15.0
 _POLL_S = 1.0
 
@@ -36,8 +38,12 @@ class RecorderSupervisor:
     command
         The recorder's argv; the recorder ends by itself when this process ends.
     telemetry
-        Directory of ``<node>.recorder.json``, which says how the recorder ended: unexpectedly, if it ever
-        did.
+        Directory for ``<node>.recorder.json``, which describes the recorder's last end, or its last
+        unexpected end if there was one.
+    node
+        Name of this node, for file names and events.
+    environment
+        Environment variables of the recorder; tokens are removed.
 
     Raises
     ------
@@ -151,7 +157,10 @@ def append_event(path: Path, kind: str, node: str, message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a recorder until SIGTERM, SIGINT, SIGHUP or SIGUSR2 arrives, or the parent of this process ends."""
+    """Run a recorder until SIGTERM, SIGINT, SIGHUP or SIGUSR2 arrives, or the parent of this process ends.
+
+    Return the exit status: 1 if the recorder can't be started, else 0.
+    """
     telemetry, node, *command = sys.argv[1:] if arguments is None else arguments
     parent = os.getppid()
     ended = threading.Event()

@@ -71,7 +71,8 @@ def descendants(root: int) -> tuple[int, ...]:
 
 
 def kill_tree(root: int) -> None:
-    """Send SIGKILL to every descendant of a process, also to those started meanwhile; spare the process."""
+    """Send SIGKILL to every descendant of a process, also to those started meanwhile, but not to itself."""
+    # Bounded, since a process that hangs in the kernel does not end.
     for _ in range(50):
         below = descendants(root)
         if not below:
@@ -146,16 +147,17 @@ def adopt_orphans() -> None:
 
 
 def continue_in_child(on_killed: Callable[[str], None]) -> None:
-    """Continue in a child process; this one waits for it, and exits with its status.
+    """Fork, and return in the child; the parent waits for the child and exits with its status.
 
-    A signal that asks to end is passed on once, so that the child can clean up. If this process is killed,
-    the child gets SIGTERM; if the child is killed, all that it has started is ended, also what runs as
-    other users of a user namespace. A program whose children would outlive it calls this first.
+    A program whose children would outlive it calls this first. The parent passes on the first SIGINT or
+    SIGTERM, so that the child can clean up. If the parent is killed, the child gets SIGTERM. When the child
+    has ended, even if it was killed, the parent kills all processes that it left behind, including those of
+    other users in a user namespace.
 
     Parameters
     ----------
     on_killed
-        Function that is called with the name of the signal that has ended the child.
+        Called in the parent with the name of the signal that ended the child, unless a signal was passed on.
     """
     adopt_orphans()
     parent = os.getpid()

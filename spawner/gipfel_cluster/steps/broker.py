@@ -26,7 +26,9 @@ from .container import step_job_from_context
 from .handle import supervisor_arguments
 from .spec import StepPlan, StepSpec
 
+#: Steps that a broker runs at a time.
 _MAX_STEPS = 64
+#: Seconds after the step's grace period in which its supervisor must have ended.
 _END_S = 45.0
 LAUNCH_SUPERVISOR_MODULE = "gipfel_extension.training.launches"
 TRANSFER_SUPERVISOR_MODULE = "gipfel_extension.data.stage.supervisor"
@@ -140,7 +142,7 @@ async def _end(process: Process, grace_s: float) -> None:
 def supervise(request: SuperviseRequest, context: JobContext) -> None:
     """Start the supervisor of a launch or transfer in its own session.
 
-    That of a launch holds a lock that keeps the job alive.
+    A launch's supervisor holds a lock that keeps the job alive.
 
     Raises
     ------

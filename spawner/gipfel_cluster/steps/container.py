@@ -77,7 +77,7 @@ def task_invocation(
     node
         Name of this node, for the log of a gate.
     step
-        Options of srun about tasks and nodes, for engines that start with srun.
+        Options of srun about tasks and nodes, for engines that are Slurm plugins (ce, pyxis).
 
     Raises
     ------
@@ -164,7 +164,7 @@ def _program(first: str, edf: Edf, python: str, runtime: Runtime) -> str:
 
 
 def _mounts(plan: StepPlan, edf: Edf) -> tuple[Mount, ...]:
-    """Return mounts of the caller's and the job's directories, except those that the EDF mounts already."""
+    """Return mounts of the caller's and the job's directories, without those that the EDF mounts already."""
     mounts = (*plan.mounts, *(Mount(source=path, destination=path) for path in plan.job.folders))
     return tuple(dict.fromkeys(each for each in mounts if not _is_mounted(each, edf.mounts)))
 
@@ -255,7 +255,7 @@ def job_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def fewest_cpus(environment: Mapping[str, str]) -> int:
-    """Return the lowest number of CPUs that the job has on a node; without Slurm, those of this process."""
+    """Return the lowest number of CPUs that the job has on a node; without Slurm, that of this process."""
     if not environment.get("SLURM_JOB_ID"):
         return len(os.sched_getaffinity(0))
     counts = [_CPUS.fullmatch(part) for part in environment.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")]

@@ -37,9 +37,10 @@ from ..regular_files import read_regular
 from .container import step_job_from_environment
 from .spec import StepJob, StepPlan, StepSpec, StepState, TaskLocation
 
+#: Exit status of a step whose supervisor or broker disconnected.
 _DISCONNECTED_STATUS = 1
 _MAX_BYTES = 1 << 20
-# Longer than a supervisor takes to end everything with SIGKILL.
+# Longer than a supervisor takes, after the grace period, to end everything with SIGKILL.
 _END_S = 60.0
 _END_REPLY: TypeAdapter[Ended | Refusal] = TypeAdapter(Ended | Refusal, config=DEFER_BUILD)
 _START_S = 75.0
@@ -50,7 +51,7 @@ class _Channel(Protocol):
     """The connection to a step's supervisor."""
 
     def poll(self, seconds: float) -> int | None:
-        """Wait for the end, at most so many seconds; return the exit status, None if the step still runs."""
+        """Wait at most `seconds` for the end; return the exit status, None if the step still runs."""
 
     def signal(self, number: int) -> None:
         """Send a signal."""
@@ -101,7 +102,7 @@ class StepHandle:
         return tuple(sorted(locations, key=lambda each: each.rank))
 
     def poll(self) -> int | None:
-        """Return the exit status, which is the highest of the tasks'; None while the step runs."""
+        """Return the step's exit status, the highest of its tasks'; None while the step runs."""
         return self.wait(0)
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -120,7 +121,7 @@ class StepHandle:
             self._channel.signal(number)
 
     def stop(self) -> int:
-        """End all of the step with SIGTERM, after ``grace_s`` with SIGKILL, and return its exit status."""
+        """End the step's processes with SIGTERM, after ``grace_s`` with SIGKILL; return the exit status."""
         self.signal(signal.SIGTERM)
         status = self.wait(self.spec.grace_s + _END_S)
         self._channel.close()
@@ -135,7 +136,7 @@ class ChildSupervisor:
         self._process = process
 
     def poll(self, seconds: float) -> int | None:
-        """Wait for the end, at most so many seconds; return the exit status, None if the step still runs."""
+        """Wait at most `seconds` for the end; return the exit status, None if the step still runs."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -163,7 +164,10 @@ class BrokerSupervisor:
         self._received = received
 
     def poll(self, seconds: float) -> int | None:
-        """Wait for the end, at most so many seconds; return the exit status, 1 if the broker disconnected."""
+        """Wait at most `seconds` for the end; return the exit status, 1 if the broker disconnected.
+
+        Return None if the step still runs.
+        """
         end = time.monotonic() + seconds
         while b"\n" not in self._received:
             try:
@@ -228,16 +232,16 @@ def start_step(
     job: StepJob | None = None,
     mounts: tuple[Mount, ...] = (),
 ) -> StepHandle:
-    """Start a step; it ends with the calling process.
+    """Start a step, which ends with the calling process, and return its handle without waiting for its tasks.
 
     Parameters
     ----------
     environment
         Variables that describe the job of this process; by default those of the process.
     job
-        On the host: the job, if the variables describe another one.
+        Job to run in if `environment` does not describe it; only for callers on the host.
     mounts
-        On the host: further mounts of the containers.
+        Further mounts of the containers; only for callers on the host.
 
     Raises
     ------

@@ -22,6 +22,7 @@ from .container import step_edf, task_invocation
 from .spec import STEP_VARIABLE, StepPlan, TaskLocation
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+#: Exit status if the container could not be made, as podman's.
 FAILED = 125
 _POLL_S = 0.5
 
@@ -37,7 +38,7 @@ class TaskRunner:
         self._received: int | None = None
 
     def run(self) -> int:
-        """Run the task to its end.
+        """Run the task to its end, and return its exit status, 128 + n after signal n.
 
         Raises
         ------
@@ -104,10 +105,10 @@ class TaskRunner:
         return PreloadedProgram.for_command((sys.executable, *others), bound=True)
 
     def _wait(self, child: "subprocess.Popen[bytes] | ForkedProgram") -> int:
-        """Wait for the end; if the step is to stop, send SIGTERM once to the command alone.
+        """Wait for the end; when the step's file ``.stop`` appears, send SIGTERM once to the command alone.
 
-        Slurm would signal all processes of the task at the same time, also those that others need for an
-        orderly end.
+        Slurm would signal all processes of the task at the same time, including helpers that the command
+        needs to end in order.
         """
         stop = Path(self._plan.folder, f"{self._plan.spec.name}.stop")
         signalled = False

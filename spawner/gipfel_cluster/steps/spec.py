@@ -33,7 +33,8 @@ class StepSpec(Frozen):
 
     ``command`` is an argv, whose first word may be `PYTHON` or `IMAGE_PYTHON`. ``nodes`` are names of nodes
     of the job; empty for all. ``gpus_per_node`` limits how many of the job's GPUs the tasks on a node see
-    together; None for all. ``gpus`` selects GPUs per node by their index among the job's GPUs on that node.
+    together; None for all. ``gpus`` selects GPUs by node name and their index among the job's GPUs on that
+    node. ``cpus_per_task`` None divides the job's CPUs of a node among the tasks.
     """
 
     command: tuple[str, ...] = Field(min_length=1, max_length=4096)
@@ -57,7 +58,7 @@ class StepSpec(Frozen):
     time_limit_s: float | None = Field(None, gt=0)
     """Time after which the step is stopped with exit status 124."""
     network: Gate | None = None
-    """Hosts that the command may reach, behind a gate; None for no gate but those of EDF and site."""
+    """Gate with the hosts that the command may reach; None if only gates of EDF and site apply."""
     kill_on_bad_exit: bool = False
     """True if the failure of one task ends the others, as srun's ``--kill-on-bad-exit`` does."""
     epilog: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
@@ -84,10 +85,12 @@ class StepSpec(Frozen):
 class StepJob(Frozen):
     """The job of a step, with paths of the host.
 
-    ``edf`` is the path of the job's EDF, or empty; ``engine`` is the engine for images; ``nodes`` are the
-    job's nodes in Slurm's order; ``slurm_job`` is Slurm's job id, empty outside of Slurm; ``cpus`` is the
-    lowest number of CPUs that the job has on a node; ``run`` is its run folder, or empty; ``folders`` are
-    mounted into every container at the same path.
+    ``edf`` is the path of the job's EDF, or empty; ``engine`` is the engine for images, empty for the
+    default; ``requested_runtime`` is the path of the runtime that the user named, or empty; ``nodes`` are the
+    job's nodes in Slurm's order without excluded ones; ``slurm_job`` is Slurm's job id, empty outside of
+    Slurm; ``job_id`` is Gipfel's id of the job, or empty; ``cpus`` is the lowest number of CPUs that the job
+    has on a node; ``run`` is its run folder, or empty; ``folders`` are mounted into every container at the
+    same path.
     """
 
     home: OneLine
@@ -123,7 +126,12 @@ class StepPlan(Frozen):
 
 
 class TaskLocation(Frozen):
-    """The node and GPUs of a task; ``gpus`` are its CUDA_VISIBLE_DEVICES, None if it sees all GPUs."""
+    """The node, process and GPUs of a task.
+
+    ``rank`` counts tasks in the step, ``local_rank`` those on the node, ``node_rank`` the step's nodes, each
+    from 0. ``pid`` is the process that runs the task on its node. ``gpus`` are its CUDA_VISIBLE_DEVICES, None
+    if it sees all GPUs. ``step_id`` is Slurm's ``job.step``, empty without Slurm.
+    """
 
     rank: int
     local_rank: int
@@ -138,8 +146,9 @@ class StepState(Frozen, extra="ignore"):
     """The state of a step, which its supervisor writes to ``<name>.json`` in the step's directory.
 
     ``step_id`` is Slurm's ``job.step``, or ``local-<pid>`` without Slurm; empty until a task has started.
-    ``status`` is the exit status of the step, 124 after its time limit; ``problem`` says why it could not
-    run.
+    ``status`` is the exit status of the step, 124 after its time limit, None before the end; ``problem`` says
+    why it could not run. ``stopped`` is True if it was stopped or reached its time limit. Times are UTC in
+    nanoseconds.
     """
 
     phase: Literal["starting", "running", "ended"]

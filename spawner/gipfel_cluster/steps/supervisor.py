@@ -1,9 +1,8 @@
 """Start a step, wait for it, and end all of it: ``python -I -m gipfel_cluster.steps.supervisor``.
 
-The first line of standard input is a `StepPlan`. End of file on the input, which also the death of the
-process that started the step causes, stops the step. So does SIGTERM. SIGUSR1 and SIGUSR2 are forwarded to
-the tasks. The supervisor writes the step's state to ``<name>.json`` in its directory, and exits with the
-step's status.
+The first line of standard input is a `StepPlan`. The step stops on SIGTERM, and on end of file of the input,
+which also happens if the process that started the step dies. SIGUSR1 and SIGUSR2 are forwarded to the tasks.
+The supervisor writes the step's state to ``<name>.json`` in its directory, and exits with the step's status.
 """
 
 import os
@@ -21,6 +20,7 @@ from ..runs import write_atomically
 from .spec import StepPlan, StepState, TaskLocation
 from .tasks import LocalTasks, SlurmTasks
 
+#: Exit status after the time limit, as that of timeout(1).
 TIMED_OUT = 124
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -141,7 +141,7 @@ class StepSupervisor:
 
 
 def main() -> int:
-    """Supervise the step that standard input describes."""
+    """Supervise the step that standard input describes; return its exit status, 0 if the input is empty."""
     line = _first_line(0)
     if not line:
         return 0  # It was started in advance, and no step followed.

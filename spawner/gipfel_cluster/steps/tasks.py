@@ -50,7 +50,7 @@ NODE_PROGRAM = ("-I", "-m", "gipfel_cluster.steps.node")
 _COMMAND_S = 20.0
 _END_S = 20.0
 _POLL_S = 0.1
-# Plugins of Slurm, with which srun starts the containers on all nodes.
+# Engines that are Slurm plugins: srun itself starts the containers on all nodes.
 _SRUN_ENGINES = frozenset((ContainerEngine.name, Pyxis.name))
 
 
@@ -104,7 +104,7 @@ def log_pattern(plan: StepPlan) -> str:
 
 
 def log_file(plan: StepPlan, rank: int) -> str:
-    """Return the log file of a task without Slurm."""
+    """Return the path of the log file of a task that runs without Slurm."""
     tasks = plan.spec.tasks_per_node
     return f"{plan.folder}/" + (f"rank-{rank}.log" if tasks > 1 else f"node-{rank // tasks}.log")
 
@@ -164,7 +164,7 @@ class LocalTasks:
         return process
 
     def poll(self) -> int | None:
-        """Return the highest exit status once all tasks have ended; apply ``kill_on_bad_exit``."""
+        """Return the highest exit status, None before all tasks have ended; apply ``kill_on_bad_exit``."""
         codes = [each.exitcode for each in self._processes]
         if self._plan.spec.kill_on_bad_exit and None in codes and any(codes):
             self._end_remaining()
@@ -220,7 +220,7 @@ def _run_task(environment: dict[str, str], log: int) -> None:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that is not empty."""
+    """Return the last non-empty line of a log; empty if the log has none or can't be read."""
     try:
         lines = read_tail(path, 4096).decode(errors="replace").splitlines()
     except OSError:
@@ -292,7 +292,7 @@ class SlurmTasks:
         return invocation.argv, dict(invocation.environment)
 
     def poll(self) -> int | None:
-        """Return the step's exit status, once srun has ended."""
+        """Return the step's exit status once srun has ended, 128 + n after signal n; None before."""
         code = self._process.poll() if self._process else 1
         if code is not None and code < 0 and self.step_id and not self._ended:
             # Tasks survive the death of their srun.

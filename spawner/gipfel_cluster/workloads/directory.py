@@ -10,7 +10,7 @@
 ``stop``              created by any process to stop the workload
 ====================  ==========================================================================
 
-A lock, unlike a process id, shows also in another container and on another node whether the supervisor runs,
+Unlike a process id, the lock shows in other containers and on other nodes, too, whether the supervisor runs,
 if the file system supports locks.
 
 The directory is ``<run>/<kind>/<n>``, or ``$GIPFEL_RUNS/<kind>/<n>`` outside of jobs. A ``kind`` argument is
@@ -59,8 +59,10 @@ _LOST = "Its supervisor ended unexpectedly: it was killed, its node was lost, or
 class WorkloadState(Frozen, extra="ignore"):
     """The state of a workload; times are UTC in nanoseconds.
 
-    ``job_id`` is the job that the workload submitted or runs in; ``run`` is the run folder with its samples;
-    ``reason`` explains the phase in one sentence.
+    ``name`` is what the user called it, ``title`` what it runs; ``outcome`` is empty before the end;
+    ``reason`` explains phase or outcome in one sentence; ``job_id`` is the job that it submitted or runs in,
+    and ``scheduler`` that job's; ``run`` is the run folder with its samples; ``updated_ns`` is when the state
+    was last written.
     """
 
     phase: Phase
@@ -129,7 +131,7 @@ def write_state(folder: Path, state: State) -> State:
 
 @contextlib.contextmanager
 def hold_supervisor_lock(folder: Path) -> Iterator[None]:
-    """Hold the supervisor's lock of a workload during the block.
+    """Hold the supervisor's lock of a workload during the block; do without if it can't be created.
 
     Raises
     ------
@@ -173,7 +175,7 @@ def is_supervised(folder: Path) -> bool | None:
 
 
 def refresh_state(folder: Path, state: State) -> State:
-    """Return the state of a workload; if its supervisor was killed, write and return an ended state."""
+    """Return the state of a workload; if its supervisor was killed, write and return the outcome ``lost``."""
     is_stale = time.time_ns() - state.updated_ns > _STALE_NS
     if state.phase not in {"running", "vetting"} or not is_stale or is_supervised(folder) is not False:
         return state
@@ -181,7 +183,7 @@ def refresh_state(folder: Path, state: State) -> State:
 
 
 def refresh_queued_state(folder: Path, state: State, scheduler: "Scheduler | None") -> State:
-    """Return the state of a queued workload; if it can't start any more, write and return an ended state.
+    """Return the state of a queued workload; if it can't start any more, write and return ``lost``.
 
     Parameters
     ----------
@@ -243,7 +245,7 @@ _MAX_NUMBER = 100_000
 
 
 def parent_directory(kind: str, environment: Mapping[str, str]) -> Path:
-    """Return the directory of a kind's workloads: in this process's run folder, else in ``$GIPFEL_RUNS``."""
+    """Return the parent of a kind's directories: in this job's run folder, else in ``$GIPFEL_RUNS``."""
     run = environment.get("GIPFEL_RUN")
     return (Path(run) if run else runs_root(dict(environment))) / kind
 

@@ -29,7 +29,11 @@ Report = Callable[[str], None]
 
 
 class Workload(Frozen):
-    """A workload as shown in lists; ``state`` is its outcome if it has ended, else its phase."""
+    """A workload as shown in lists; ``state`` is its outcome if it has ended, else its phase.
+
+    ``kind`` is the name of its `WorkloadKind`, ``folder`` its directory; the other fields are those of
+    `WorkloadState`.
+    """
 
     id: str
     kind: str
@@ -98,7 +102,7 @@ class WorkloadKind(Protocol):
         report: Report,
         kill_holders: bool = False,
     ) -> Workload:
-        """Start a workload that was held back before its start; else start its spec again as a new workload.
+        """Start a workload that a check held back before its start, or else a new one with the same spec.
 
         Parameters
         ----------
@@ -117,7 +121,10 @@ class WorkloadKind(Protocol):
 
 
 class DirectoryKind:
-    """A kind whose supervisor writes a `WorkloadState` and ``*.log`` into ``<run>/<directory>/<n>``."""
+    """Base class of a kind whose supervisor writes a `WorkloadState` and ``*.log``.
+
+    ``directory`` is the name of the parent directory: workloads are in ``<run>/<directory>/<n>``.
+    """
 
     name: str
     directory: str
@@ -151,8 +158,10 @@ class Workloads:
 
     Parameters
     ----------
+    environment
+        Environment variables of the user's process, which locate the runs.
     builtin
-        Kinds that are available without being installed as entry points, by name.
+        Functions that create the kinds that are not entry points, by name.
     """
 
     def __init__(
@@ -167,7 +176,7 @@ class Workloads:
         return tuple(self._kinds)
 
     def list(self, *, ended: bool = False, kind: str = "") -> tuple[Workload, ...]:
-        """Return the workloads, the newest last; those that have ended only with `ended`."""
+        """Return the workloads of one kind (empty: of all), the newest last; ended ones only with `ended`."""
         workloads = [
             each
             for name, one in self._kinds.items()
@@ -178,7 +187,7 @@ class Workloads:
         return tuple(sorted(workloads, key=lambda each: each.created_ns))
 
     def find(self, identifier: str) -> Workload:
-        """Return the workload of an ID, ``KIND:ID`` or a directory; the newest for an empty text.
+        """Return the workload with an ID, ``KIND:ID`` or a directory; the newest for an empty text.
 
         Raises
         ------
@@ -214,7 +223,7 @@ class Workloads:
     def rerun(
         self, workload: Workload, *, directory: Path, report: Report, kill_holders: bool = False
     ) -> Workload:
-        """Start a workload that was held back, else start it again; see `WorkloadKind.rerun`."""
+        """Start a workload that was held back, or start it again; see `WorkloadKind.rerun`."""
         kind, environment = self._kinds[workload.kind], self._environment
         return kind.rerun(
             workload, environment, directory=directory, report=report, kill_holders=kill_holders

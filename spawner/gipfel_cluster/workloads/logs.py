@@ -1,8 +1,8 @@
 """Read the log files of a workload's ranks as one log, ordered by time.
 
-`read_logs` reads pages from a cursor; `last_lines` and `tail_cursor` read from the end. Log lines have no
-times. Instead, the file `LogFiles.times` records how the logs grew, with lines ``[time_ns, {"RANK": size}]``.
-Without it, lines are ordered by rank.
+`read_logs` reads pages, each from the cursor of the previous one; `last_lines` and `tail_cursor` read from
+the end. Log lines have no times. Instead, the file `LogFiles.times` records how the logs grew, with lines
+``[time_ns, {"RANK": bytes}]``. Without it, lines are ordered by rank.
 """
 
 import json
@@ -17,11 +17,14 @@ from pydantic import Field
 from ..model import Frozen
 from ..regular_files import open_regular, read_tail
 
+#: Default for the bytes of a page, for each rank.
 MAX_BYTES = 1 << 20
+#: Longer lines are cut.
 _MAX_LINE_BYTES = 8 << 10
-#: Enough for a launch with a hundred ranks that all write for a day.
+#: Bytes of the file of times that are read: enough for a hundred ranks that all write for a day.
 _MAX_TIMES_BYTES = 64 << 20
 _MIN_TAIL_BYTES = 8 << 10
+#: Where `last_lines` begins: at least so many bytes from the end, and so many for each line.
 _FIRST_BYTES = 1 << 16
 _BYTES_PER_LINE = 256
 
@@ -35,7 +38,7 @@ class LogFiles:
 
 
 class LogLine(NamedTuple):
-    """A line of one rank; ``time_ns`` is the time when it was written, None if it is not known."""
+    """A line of one rank; ``time_ns`` is the UTC time at which it was written, None if it is not known."""
 
     rank: int
     text: str
@@ -49,7 +52,7 @@ class Cursor(Frozen):
 
 
 class LogPage(NamedTuple):
-    """Lines ordered by time, the cursor for the next page, and whether there is one already."""
+    """Lines ordered by time, the cursor for the next page, and whether more lines are already written."""
 
     lines: tuple[LogLine, ...]
     cursor: Cursor
@@ -68,7 +71,7 @@ def read_logs(
     ranks
         Ranks to read; empty for all.
     max_bytes
-        Limit for each rank. If it is reached, ``more`` of the page is set.
+        Limit for each rank. If it is reached, the page's ``more`` is True.
     """
     offsets = dict(since.offsets) if since else {}
     times = _times(logs.times)
@@ -115,7 +118,10 @@ def last_lines(logs: LogFiles, count: int, *, ranks: tuple[int, ...] = ()) -> tu
 
 
 def tail_cursor(logs: LogFiles, *, ranks: tuple[int, ...] = (), max_bytes: int = MAX_BYTES) -> Cursor:
-    """Return a cursor for reading the last `max_bytes` of all ranks together, from the starts of lines."""
+    """Return a cursor at the starts of lines from which `max_bytes` of all ranks together can be read.
+
+    Each rank has an equal share of them, at least 8 KiB.
+    """
     files = {rank: path for rank, path in logs.files.items() if not ranks or rank in ranks}
     size = max(_MIN_TAIL_BYTES, max_bytes // max(1, len(files)))
     return Cursor(offsets={rank: _tail_offset(path, size) for rank, path in files.items()})

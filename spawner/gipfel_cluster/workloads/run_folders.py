@@ -1,14 +1,14 @@
 """Run folders of a user: list them with their notes, facts and sizes, and remove those that are not in use.
 
 A directory is a run folder if its name is ``<cluster>-<job id>`` and it contains ``record.json`` or
-``telemetry``; symbolic links never are. It is in use while this process or a workload runs in it. It also
-is in use while its record has no ``ended`` time and either a file was written recently, or the scheduler
+``telemetry``; a symbolic link never is one. It is in use while this process or a workload runs in it. It is
+also in use while its record has no ``ended`` time and either a file was written recently, or the scheduler
 does not report that its job has ended (`check_jobs`).
 
-Notes are a name, tags, a text and a pin, which the user sets at any time. They are in ``notes.json``, apart
-from ``record.json``, which only the job writes. Facts come from the record and the score: duration, largest
-loss, GPU hours, energy, commit. The files may come from other versions or other users: a value of another
-type than expected is unknown.
+Notes are a name, tags, a text and a pin, which the user can set at any time. They are in ``notes.json``,
+apart from ``record.json``, which only the job writes. Facts come from the record and the score: duration,
+largest loss, GPU hours, energy, commit. Other versions or other users may have written the files, so a value
+of an unexpected type counts as unknown.
 """
 
 import json
@@ -100,8 +100,9 @@ _MAX_LOSSES = 64
 class RunSummary(Frozen):
     """Facts about a run; None or empty if unknown.
 
-    ``duration_s`` is the time from start to end; GPU hours and energy are those that were recorded.
-    ``changed_files`` is the number of files with changes that were not committed.
+    ``score`` is from 0 to 100; ``duration_s`` is the time from start to end; ``gpu_hours`` and ``energy_wh``
+    (watt hours) are sums over the recorded samples. ``changed_files`` is the number of files with changes
+    that were not committed.
     """
 
     score: float | None = None
@@ -159,8 +160,8 @@ def _duration(started: object, ended: object) -> float | None:
 
 _MAX_RECORD_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._]*(?:-[A-Za-z0-9._]+)+")
-#: A recorder writes every few seconds: if no file is newer than this, the run was killed. Longer without a
-#: job, because the process may be suspended.
+#: A recorder writes every few seconds: if no file is newer than this, the run was killed. The limit is longer
+#: for a run without a job, because its process may be suspended.
 _STALE_S, _STALE_WITHOUT_JOB_S = 3600.0, 24 * 3600.0
 
 
@@ -218,7 +219,7 @@ def typed_run(text: str, environment: Mapping[str, str]) -> Run:
 
 
 def find_folder(name: str, root: Path) -> Path:
-    """Return the run folder with this name, else the only one whose notes have it; see `find_run`."""
+    """Return the run folder with this name, else the only one to which its user gave it; see `find_run`."""
     if name and "/" not in name and is_run_folder(root / name):
         return root / name
     named = named_folders(name, root)
@@ -243,10 +244,11 @@ def _folders(root: Path) -> list[Path]:
 
 
 def check_jobs(runs: Sequence[Run], environment: Mapping[str, str]) -> list[Run]:
-    """Return the runs, with those marked as in use whose job is running or pending.
+    """Return the runs, with ``in_use_reason`` set for those whose job is running or pending.
 
-    A run whose record has no `ended` time is also in use if Slurm does not report that its job has ended.
-    The record of a job that was requeued has one, although the job is pending.
+    It is also set if the record has no ``ended`` time and Slurm does not report that the job has ended. The
+    scheduler is queried for all jobs, since the record of a requeued job has an ``ended`` time although the
+    job is pending.
     """
     job_ids = [each.job_id for each in runs if each.job_id]
     running, unknown = set(), set()

@@ -47,7 +47,7 @@ SCHEDULERS = ("slurm", "local")
 
 
 class ChosenEdf(Frozen):
-    """A usable EDF: its file on the host, its image, and its annotations about a gate."""
+    """A usable EDF: its file on the host, its image, and its annotations about a network gate."""
 
     file: str
     image: str
@@ -103,7 +103,7 @@ class SubmissionContext(Protocol):
         """
 
     def image_verdict(self, image: str) -> SecurityVerdict | None:
-        """Return the verdict on the image of an EDF; None where neither site nor user want verdicts.
+        """Return the verdict on the image of an EDF; None if neither site nor user configured verdicts.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class HostContext:
         self._unset = {"engine"} if in_job else set()
 
     def default_setting(self, name: str) -> str:
-        """Return ``$GIPFEL_SCHEDULER`` …; ``slurm`` as scheduler if it is configured."""
+        """Return ``$GIPFEL_SCHEDULER``, ``_ENGINE`` or ``_CLUSTER``; by default a usable scheduler."""
         configured = "" if name in self._unset else self._environment.get(f"GIPFEL_{name.upper()}", "")
         if name == "scheduler" and not configured:
             return "slurm" if self._slurm.configured else "local"
@@ -226,7 +226,7 @@ class HostContext:
         return judge_image(sys.executable, image, without_tokens(self._environment))
 
     def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
-        """Return the user's runtime; on a cluster its interpreter runs the job, since nodes may lack it."""
+        """Return the user's runtime; on a cluster its interpreter runs the job: nodes may lack this one."""
         runtime = find_runtime(path, self._environment)
         root = runtime.root if runtime else ""
         # On this machine a job without a container uses this interpreter and its packages, such as torch.
@@ -254,7 +254,7 @@ class ContainerContext:
         self._facts = send_request_sync(socket, FactsRequest(), FactsAnswer)
 
     def default_setting(self, name: str) -> str:
-        """Return the setting of the job."""
+        """Return the setting of this container's job."""
         return {
             "scheduler": self._facts.scheduler,
             "engine": self._facts.engine,
@@ -345,8 +345,8 @@ async def check_limits(scheduler: Scheduler, request: JobRequest) -> str:
     Returns
     -------
     str
-        How long the user's earlier jobs of this size waited, as a sentence; empty if that is not known, or if
-        the scheduler does not answer: it checks the limits itself.
+        How long the user's earlier jobs of this size waited, as a sentence; empty if that is not known. Also
+        empty if the scheduler does not answer: limits are then checked by the scheduler alone.
 
     Raises
     ------
