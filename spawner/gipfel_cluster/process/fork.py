@@ -248,7 +248,7 @@ class PreloadedProgram:
     ) -> ForkedProgram | None:
         """Run the program in a directory with these variables, and return its process.
 
-        Return None, and end the fork, if `argv` is not its command (which may follow ``env --chdir=…``). Return
+        Return None, and end the fork, if `argv` is not its command (perhaps after ``env --chdir=…``). Return
         None, too, if the fork has already ended. The caller then starts the command in the ordinary way.
         """
         prefix, command = list(argv[: -len(self._argv)]), list(argv[-len(self._argv) :])

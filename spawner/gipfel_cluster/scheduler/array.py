@@ -26,10 +26,12 @@ _POLL_S = 0.1
 
 
 class ArrayPlan(Frozen):
-    """The tasks of an array; ``limit`` is the number of concurrent tasks.
+    """The tasks of an array.
 
-    ``gpus`` has the CUDA_VISIBLE_DEVICES of each concurrent task; it is empty if tasks have no GPUs of their
-    own.
+    ``folder`` is the directory of the array's job, ``script`` the shell script of each task, ``output`` the
+    path of its log, in which ``%a`` stands for its index. ``tasks`` is the number of tasks, ``limit`` that of
+    concurrent ones. ``gpus`` has the CUDA_VISIBLE_DEVICES of each concurrent task; empty if tasks have no
+    GPUs of their own.
     """
 
     folder: str
@@ -40,12 +42,12 @@ class ArrayPlan(Frozen):
     gpus: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that pass the plan to the array's job."""
+        """Return the environment variables that pass the plan to the array's job."""
         return {PLAN_VARIABLE: self.model_dump_json()}
 
 
 class TaskState(Frozen):
-    """The state of a task; ``exit_code`` is None while it runs."""
+    """The state of a task: Slurm's name of its state, its process, and its exit code (None while it runs)."""
 
     state: str
     process: Process
@@ -73,7 +75,7 @@ class ArrayRunner:
         self._ending = False
 
     def run(self) -> int:
-        """Run all tasks, after SIGTERM only those that have started; return the highest exit status."""
+        """Run all tasks and return the highest exit status; after SIGTERM end them, and return 143."""
         signal.signal(signal.SIGTERM, self._end)
         task_file(Path(self._plan.folder), 0).parent.mkdir(mode=0o700, exist_ok=True)
         pending, highest = list(range(self._plan.tasks)), 0

@@ -1,7 +1,7 @@
 """Run a command with an environment from standard input.
 
 Usage: ``python -I -m gipfel_cluster.scheduler.env_from_stdin COMMAND…``. The hub's broker runs it as the
-job's user, behind ``sudo`` or ``runuser``. They do not see the job's environment that a hub sent, whose
+job's user, with ``sudo`` or ``runuser``. These do not get the job's environment that a hub sent, since its
 ``PATH`` or ``LD_PRELOAD`` could subvert them. The input starts with the length of the environment in ten
 digits and the environment as JSON; the rest is the command's input.
 """
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _read(size: int) -> bytes:
-    """Read so many bytes without Python's buffer, which would take away input of the command."""
+    """Read `size` bytes without Python's buffer, which would take input away from the command."""
     content = b""
     while len(content) < size:
         piece = os.read(0, size - len(content))

@@ -45,7 +45,7 @@ def exclude_nodes(run: Path, nodes: Iterable[str]) -> None:
 
 
 def excluded_nodes(run: str) -> frozenset[str]:
-    """Return the nodes excluded from the job of a run folder; an empty `run` has none.
+    """Return the nodes excluded from the job of a run folder; none for an empty `run`.
 
     Raises
     ------
@@ -63,7 +63,10 @@ def excluded_nodes(run: str) -> frozenset[str]:
 
 
 def remaining_variables(environment: Mapping[str, str], without: Iterable[str]) -> dict[str, str]:
-    """Return Slurm's variables about nodes, adapted to the remaining nodes; unset ones stay unset.
+    """Return Slurm's variables about nodes, changed to name only those that are not in `without`.
+
+    Variables that are not set stay unset. Return an empty dictionary if nothing changes, or if no node
+    remains.
 
     Raises
     ------

@@ -33,7 +33,7 @@ _HISTORY_SECONDS = 7 * 24 * 3600.0
 
 
 class LocalScheduler:
-    """Starts jobs immediately on this machine; it can be restarted, since all state is in ``folder``.
+    """Starts jobs immediately on this machine; all state is in ``folder``, so its process can be restarted.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class LocalScheduler:
         self._cancellations: set[asyncio.Task[None]] = set()
 
     async def submit(self, request: JobRequest) -> str:
-        """Start the job now; account, memory, number of nodes and other options of a cluster are ignored."""
+        """Start the job now and return its id; ignore account, memory, nodes and other cluster options."""
         gpus = await self._gpus()
         environment = dict(request.environment)
         if request.gpus_per_node == 0:

@@ -22,7 +22,7 @@ _END_SECONDS = 5.0
 _T = TypeVar("_T")
 #: Variables with which Slurm's commands find their cluster.
 SLURM_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
-# The paths of distributions' packages, and that where slurmd and sackd of a configless cluster store the
+# The paths that distributions' packages use, and where slurmd and sackd of a configless cluster store the
 # file.
 _FILES = ("etc/slurm/slurm.conf", "etc/slurm-llnl/slurm.conf", "run/slurm/conf/slurm.conf")
 # The options of the two daemons that fetch a configuration: `--conf-server HOST`.
@@ -59,12 +59,14 @@ async def run_command(
 
     Parameters
     ----------
+    environment
+        All environment variables of the command.
     limit
         Time limit in seconds.
     stdin
-        Standard input.
+        Text for the command's standard input.
     max_bytes
-        Limit for standard output and for standard error.
+        Limit for standard output and for standard error, each.
 
     Raises
     ------
@@ -163,7 +165,7 @@ def run_as_prefix(user: str, exec_prefix: str = "") -> tuple[str, ...]:
     Parameters
     ----------
     user
-        For an empty name or the own one the result is empty.
+        A unix user name; the result is empty for this process's own user and for an empty name.
     exec_prefix
         Command with the fields ``{username}``, ``{uid}`` and ``{gid}``. It is split into words before the
         fields are replaced, so that a name can't become two words. Empty: ``runuser`` for root, else
@@ -197,7 +199,7 @@ def run_as_prefix(user: str, exec_prefix: str = "") -> tuple[str, ...]:
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end from synchronous code; in another thread if this one runs an event loop."""
+    """Return the result of a coroutine; run it in a thread if an event loop runs in this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -209,8 +211,8 @@ def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
 class SlurmPresence(Frozen):
     """Slurm on this machine: its commands, and the source of its configuration.
 
-    ``source`` is a file, a variable or a program; empty without a configuration, and then ``problem`` is a
-    sentence.
+    ``source`` is the file, variable or program that configures Slurm. It is empty if there is no
+    configuration; ``problem`` then explains this in a sentence.
     """
 
     commands: bool
@@ -229,7 +231,7 @@ def slurm_presence(environment: Mapping[str, str], *, root: Path = Path("/")) ->
     If neither variables nor the usual files configure it, run ``sbatch --version``. It reads the
     configuration first, knows the path that it was built with, and looks for the SRV record of a configless
     cluster. A broken configuration, or one whose controller does not answer, counts as configured: using it
-    must be an error, and not fall back to this machine.
+    must be an error, instead of running jobs on this machine.
 
     Parameters
     ----------
@@ -295,7 +297,7 @@ def _names_server(path: Path) -> bool:
 
 
 class LocalGpu(Frozen):
-    """A GPU as listed by the driver; ``busy`` if a process computes on it."""
+    """A GPU as listed by the driver; ``type`` is a short name, ``busy`` True if a process computes on it."""
 
     index: str
     type: str = ""

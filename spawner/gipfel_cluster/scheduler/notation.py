@@ -29,7 +29,7 @@ _GPU = re.compile(r"gpu(?::(?P<type>[^:()]+))??(?::(?P<count>\d+)[KMG]?)?(?:\(.*
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Return the nodes of a hostlist, in its order; a name may have several pairs of brackets.
+    """Return the node names in a hostlist, in its order; a name may have several pairs of brackets.
 
     Raises
     ------
@@ -123,14 +123,14 @@ def parse_duration(text: str) -> int | None:
 
 
 def slurm_time(text: str) -> str:
-    """Return a time limit in Slurm's syntax, from this syntax or from units such as ``2h`` or ``1 d 12 h``.
+    """Return a time limit in Slurm's syntax; accept this syntax, and units such as ``2h`` or ``1 d 12 h``.
 
     ``duration.js`` of the spawn form accepts the same forms.
 
     Raises
     ------
     ValueError
-        The text has neither form, or is longer than 99999 days.
+        The text has neither form, or the time is longer than 99999 days.
     """
     word = text.strip()
     try:

@@ -1,7 +1,7 @@
 """The Protocol of a scheduler, its requests and answers, and the batch script of a job.
 
-Every scheduler implements `Scheduler`. Some also implement `SiteFacts`: accounts, reservations, expected
-starts.
+Every scheduler implements `Scheduler`. Some also implement `SiteFacts` (accounts, reservations, expected
+starts), `GpuAccounting` (GPU hours) or `QuotaFacts` (limits and waits).
 """
 
 import re
@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that the scheduler's own commands would read as options.
 _OPTIONS = ("SBATCH_", "SLURM_", "SQUEUE_", "SCANCEL_", "SINFO_")
 _ALLOWED = ("SLURM_CONF", "SLURM_CONF_SERVER")
-#: Arguments of the node's interpreter that run a job.
+#: Arguments with which the node's interpreter runs a job.
 RUNNER = ("-I", "-m", "gipfel_cluster.job")
 
 
@@ -60,8 +60,12 @@ class Placement(Frozen):
 
 
 class JobRequest(Placement):
-    """A request to submit a job.
+    """A request to submit a job; an empty text or 0 is the scheduler's default unless stated otherwise.
 
+    ``script``
+        Content of the batch script, which begins with ``#!``.
+    ``directory``
+        Absolute path of the working directory.
     ``environment``
         All variables of the job. The command that submits gets them in its own environment, never as
         arguments.
@@ -69,20 +73,22 @@ class JobRequest(Placement):
         The job's log; ``%j`` stands for the job id, and ``%a`` for the index of an array task.
     ``array``, ``array_limit``
         Number of tasks of a job array, 0 for a plain job, and the limit of concurrent tasks, 0 for no limit.
-        A task has its index, from 0, in ``SLURM_ARRAY_TASK_ID`` or ``GIPFEL_ARRAY_TASK_ID``, and the id
+        A task's index, from 0, is in ``SLURM_ARRAY_TASK_ID`` or ``GIPFEL_ARRAY_TASK_ID``; its id is
         ``<job>_<index>``.
     ``user``
         The unix user to act as; empty for the user of the calling process.
     ``mark``
-        A comment with which the job is found if the scheduler accepted it but its answer was lost.
+        A comment of the job by which it is found if the scheduler accepted it but its answer was lost.
     ``requeue``
         Whether the scheduler may run the job again after a node failure.
     ``warn_s``
         Seconds before the time limit at which the script gets SIGUSR1; 0 for never.
     ``append``
-        Keep the log of an earlier run of the job.
+        Append to the log of an earlier run of the job instead of replacing it.
+    ``exclude``
+        Hostlist of nodes on which the job must not run.
     ``site_arguments``
-        The site's arguments for the command that submits, never a user's.
+        Arguments for the command that submits, from the site's configuration, never from a user.
     """
 
     name: Annotated[OneLine, Field(min_length=1, max_length=128)]
@@ -124,13 +130,14 @@ class JobRequest(Placement):
 
 
 class JobStatus(Frozen):
-    """The status of a job; ``unknown`` means that the scheduler did not report it, which is not ``ended``.
+    """The status of a job.
 
-    ``state`` is Slurm's job state in upper case; a pending job has the answer ``running`` and the state
-    ``PENDING``. ``reason`` explains to users why it is pending or has ended. ``expected_start`` is the
-    scheduler's estimate as an ISO time. For a pending job, ``requested`` describes its resources,
-    ``queue_position`` is its position in its partition's queue (1 is next), and ``blocked`` means that it
-    can't start until a person acts.
+    ``answer`` is ``unknown`` if the scheduler did not report the job's status, which does not mean that it
+    has ended. ``state`` is Slurm's job state in upper case; a pending job has the answer ``running`` and the
+    state ``PENDING``. ``reason`` explains to users why it is pending or has ended. ``exit_code`` is None
+    before the end, 128 + n after signal n. ``expected_start`` is the scheduler's estimate as an ISO time. For
+    a pending job, ``requested`` describes its resources, ``queue_position`` is its position in its
+    partition's queue (1 is next), and ``blocked`` means that it can't start until a person acts.
     """
 
     answer: Literal["running", "ended", "unknown"]
@@ -146,7 +153,7 @@ class JobStatus(Frozen):
 
 
 class MarkedJob(Frozen):
-    """A pending or running job; ``mark`` is that of its request, ``user`` its unix user."""
+    """A pending or running job; ``mark`` is from its `JobRequest`, ``user`` is its unix user."""
 
     job_id: Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
     mark: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
@@ -160,7 +167,7 @@ class LostJobError(GipfelError):
     Parameters
     ----------
     mark, user
-        The mark with which the job is found, and its unix user.
+        The mark by which the job can be found, and its unix user.
     error
         The scheduler's error, if any.
     """
@@ -251,7 +258,11 @@ class Association(Frozen):
 
 
 class Reservation(Frozen):
-    """Nodes reserved for some users; ``start`` and ``end`` are ISO times."""
+    """Nodes reserved for some users; ``start`` and ``end`` are ISO times, ``active`` means that it has begun.
+
+    ``users``, ``accounts`` and ``groups`` are names that may use it; with a minus before them, all other ones
+    may.
+    """
 
     name: str
     partition: str = ""
@@ -313,7 +324,7 @@ class SiteFacts(Protocol):
 
 
 class GpuBudget(Frozen):
-    """GPU hours that the scheduler allows an account in total, and those that are left of them."""
+    """GPU hours that the scheduler allows an account in total (``limit``), and what is left of them."""
 
     account: str
     limit: float
@@ -323,7 +334,7 @@ class GpuBudget(Frozen):
 class GpuUsage(Frozen):
     """GPU hours of a user's jobs; ``used`` is None if the scheduler has no accounting.
 
-    ``budgets`` has the user's accounts whose GPU hours are limited.
+    ``budgets`` has one entry for each of the user's accounts whose GPU hours are limited.
     """
 
     used: float | None = None
@@ -345,12 +356,14 @@ class GpuAccounting(Protocol):
 
 
 class Waits(Frozen):
-    """Waits of a user's jobs of one kind in the queue, in seconds.
+    """Times in seconds that a user's jobs of one size waited in the queue of a partition.
 
     Parameters
     ----------
     gpus
-        Size class: 0, 1, "2-7", "8-31" or "32+" GPUs.
+        Size of the jobs in GPUs: "0", "1", "2-7", "8-31" or "32+".
+    jobs
+        Number of jobs.
     half_s
         Half of the jobs started within this time.
     most_s
@@ -366,7 +379,10 @@ class Waits(Frozen):
 
 
 class Quota(Frozen):
-    """Limits of a user's jobs, shares, GPU hours of the month in all and by account, and earlier waits."""
+    """Limits of a user's jobs (in ``choices``), GPU hours of this month, waits, and shares of the cluster.
+
+    ``usage`` has the GPU hours in total, ``spent`` those by account and service.
+    """
 
     choices: Choices = Choices()
     usage: GpuUsage = GpuUsage()

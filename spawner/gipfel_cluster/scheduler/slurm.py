@@ -30,7 +30,8 @@ from .slurm_usage import SlurmUsage
 
 _CACHE_SECONDS = 30.0
 _QUEUE_CACHE_SECONDS = 15.0
-# Requests for which no page waits may take this many times longer: a busy controller answers within a minute.
+# Commands for which no web page waits may take this many times the limit: a busy controller may need a
+# minute.
 _PATIENCE = 6
 # One argument can have 128 KiB, and a job id with its comma has at most 11 bytes.
 _MAX_JOBS = 4000
@@ -55,8 +56,9 @@ class SlurmScheduler:
     limit
         Time limit of a command in seconds; six times as long for submitting and for querying jobs.
     environment_reader
-        Command that reads a job's environment from its input and executes the command behind it, such as
-        `scheduler.env_from_stdin`. Default: none; the job's environment is also that of ``exec_prefix``.
+        Command that reads a job's environment from its input and executes the command that follows, such as
+        `scheduler.env_from_stdin`. By default none: then ``exec_prefix``, too, runs with the job's
+        environment.
     """
 
     name = "slurm"
@@ -81,7 +83,15 @@ class SlurmScheduler:
         self._queue: tuple[float, Mapping[str, int]] = (0.0, {})
 
     async def submit(self, request: JobRequest) -> str:
-        """Submit with ``sbatch``, which gets the script as its input and the job's environment as its own."""
+        """Submit with ``sbatch``, which gets script and environment of the job, and return the job id.
+
+        Raises
+        ------
+        LostJobError
+            Slurm may have accepted the job, but printed no id, or did not answer in time.
+        GipfelError
+            Slurm refused the job.
+        """
         environment = dict(request.environment)
         environment.setdefault("PATH", self._environment.get("PATH", ""))
         environment |= {
@@ -167,7 +177,7 @@ class SlurmScheduler:
         return self._queue[1]
 
     async def find(self, mark: str, user: str) -> str | None:
-        """Return the id of the job that this user (empty: this process's) submitted with a mark.
+        """Return the id of the job that a user (empty: this process's) submitted with a mark, or None.
 
         Raises
         ------
@@ -275,7 +285,11 @@ class SlurmScheduler:
         stdin: str = "",
         patience: int = 1,
     ) -> CommandResult:
-        """Run a command of Slurm, with a job's environment, or with additional variables for a query."""
+        """Run a command of Slurm with a job's environment, or with the scheduler's and `variables`.
+
+        `patience` multiplies the time limit. Raises `SlurmUnavailableError` after it, `GipfelError` if the
+        command fails.
+        """
         program = argv[0]
         if environment is not None and self._environment_reader:
             argv, stdin, environment = (

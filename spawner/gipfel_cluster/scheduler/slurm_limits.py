@@ -1,8 +1,8 @@
 """Limits of associations and QoS that keep a job waiting for ever, read from Slurm's controller.
 
 Slurm accepts a job that exceeds such a limit, and ``sbatch --test-only`` prints a start time for it; the job
-then stays pending with a reason such as ``AssocGrpGRES``. `parse_limits` reads the limits with what is in
-use, `exceeded` returns those that a job can't meet.
+then stays pending with a reason such as ``AssocGrpGRES``. `parse_limits` reads the limits and what is used of
+them, `exceeded` returns the limits that a job can never meet.
 
 A job counts against its user's association, the account, every account above it, and its QoS. Where the site
 hides other users' accounting (``PrivateData``), only the user's own limits are known.
@@ -37,7 +37,7 @@ _COUNTED: Mapping[str, Resource] = {
     "MaxSubmitJobsPU": "submitted",
     "MaxSubmitJobsPA": "submitted",
 }
-#: Limits of all running jobs together, and of a single job.
+#: Slurm's fields with limits of all running jobs together, and of a single job.
 _TOGETHER = ("GrpTRES", "MaxTRESPU", "MaxTRESPA")
 _PER_JOB = ("MaxTRESPJ",)
 
@@ -50,11 +50,13 @@ class Limit(Frozen):
     holder
         What has the limit, such as ``account lab`` or ``QoS short``.
     account, qos
-        The limit applies to jobs of the user that charge this account, or have this QoS; one of both is set.
+        The limit applies to jobs of the user that charge this account, or have this QoS; only one of them is
+        set.
     name
         The limit as Slurm writes it, such as ``GrpTRES=gres/gpu=3``.
     limit, used
-        In the unit of `resource`: counts, or minutes. ``used`` is None where a limit holds for each job.
+        Minutes for the resources ``minutes`` and ``gpu_minutes``, else counts. ``used`` is None for a limit
+        of each single job.
     """
 
     holder: str
@@ -67,14 +69,15 @@ class Limit(Frozen):
 
     @property
     def remaining(self) -> int:
-        """Return what may still be used."""
+        """Return what may still be used, in the unit of ``limit``."""
         return max(self.limit - (self.used or 0), 0)
 
 
 class Share(Frozen):
-    """A user's part of the cluster by an account, as promised and as used, from 0 to 1.
+    """A user's fair share of the cluster through an account.
 
-    ``factor`` is what Slurm makes of both: jobs of the account with the highest start first.
+    ``share`` (promised) and ``used`` (recently) are fractions of the cluster. ``factor`` is Slurm's
+    fair-share factor, computed from both, from 0 to 1: jobs with a higher one start earlier.
     """
 
     account: str
@@ -92,7 +95,10 @@ class Spent(Frozen):
 
 
 class RequestedJob(Frozen):
-    """Resources that a job requests, as far as limits count them; ``minutes`` is None if it is unknown."""
+    """Resources that a job requests in total, as far as limits count them.
+
+    ``minutes`` is the time limit; None if it is unknown.
+    """
 
     account: str = ""
     qos: str = ""
@@ -102,7 +108,7 @@ class RequestedJob(Frozen):
     minutes: int | None = None
 
     def amount(self, resource: Resource) -> int:
-        """Return what the job requests of a resource."""
+        """Return the amount of a resource that the job needs to start, in the unit of `Limit.limit`."""
         if resource == "gpu_minutes":
             # A job may end before its time limit, so it needs some minutes only.
             return 1 if self.gpus else 0
@@ -128,7 +134,7 @@ def requested_job(
     partition
         The partition that the job is submitted to; None if it is not known.
     gpus, cpus
-        Those of each node.
+        Numbers per node.
     """
     account = placement.account or choices.default_account
     name = placement.partition or (partition.name if partition else "")
@@ -153,9 +159,9 @@ def requested_job(
 
 
 def exceeded(job: RequestedJob, limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Return the limits that keep the job waiting whatever else ends: those of the account, then of the QoS.
+    """Return the limits that keep a job waiting even when no other job runs: the account's, then the QoS's.
 
-    GPU minutes that are used up count as well, although they come back as Slurm lets old use decay.
+    They include used-up GPU minutes, although some become available again as Slurm lets old usage decay.
     """
     applying = (each for each in limits if _applies(each, job))
     found = []
@@ -192,7 +198,8 @@ def parse_limits(output: str, user: str) -> tuple[Limit, ...]:
     accounts = {each.account: each for each in associations if not each.user}
     by_account: list[Limit] = []
     for own in associations:
-        # An association of a single partition does not hold for jobs elsewhere, which can't be told here.
+        # An association of a single partition does not limit jobs in others, and the partition is unknown
+        # here.
         if own.user != user or own.partition:
             continue
         for each in (own, *_above(own.account, accounts)):
@@ -230,7 +237,8 @@ def _qos_limits(line: str, user: str) -> Iterator[Limit]:
     template = Limit(holder=f"QoS {qos}", qos=qos, resource="jobs", name="", limit=0)
     yield from _limits(fields, template)
     for number_or_name, content in _BRACES.findall(of_users):
-        # The controller writes user ids, newer ones also names: a query for one user has that user alone.
+        # The controller writes user ids, newer versions also names; the query was for one user, so an id is
+        # theirs.
         if number_or_name.isdecimal() or _name(number_or_name) == user:
             holder = f"QoS {qos} for each user"
             yield from _limits(_fields(content.split()), template.model_copy(update={"holder": holder}))
@@ -292,7 +300,7 @@ def limit_text(limit: Limit) -> str:
 
 
 def problem_text(job: RequestedJob, limit: Limit) -> str:
-    """Return why a job that exceeds the limit would never start, in one sentence with Slurm's name of it."""
+    """Return a sentence on why a job that exceeds the limit never starts, with Slurm's name of the limit."""
     if limit.resource == "gpu_minutes":
         hours = f"{limit.limit / 60:g}"
         return f"The {hours} GPU hours of {limit.holder} are used up ({limit.name})."

@@ -122,7 +122,8 @@ _LIMIT = re.compile(
     r"(?P<owner>QOS|Assoc)(?P<scope>Grp|Max)"
     r"(?P<resource>Jobs?|Submit|GRES|TRES|Cpu|CPU|Node|Mem(?:ory)?|Billing|BB|License|Wall(?:Duration)?|Unknown)\w*"
 )
-#: squeue's fields for `parse_jobs`; the suffix keeps it from cutting long values off.
+#: squeue's fields for `parse_jobs`; the suffix ``:|`` separates them and keeps squeue from cutting long
+#: values.
 JOB_FIELDS = ",".join(
     f"{field}:|"
     for field in (
@@ -204,7 +205,7 @@ class SlurmUnavailableError(GipfelError):
 
 
 def parse_jobs(output: str) -> dict[str, JobStatus]:
-    """Parse the output of ``squeue`` with `JOB_FIELDS` or `TASK_FIELDS`."""
+    """Parse the output of ``squeue`` with `JOB_FIELDS` or `TASK_FIELDS`; return the status by job id."""
     jobs: dict[str, JobStatus] = {}
     for line in output.splitlines():
         fields = [field.strip() for field in line.split("|")]
@@ -251,7 +252,7 @@ def parse_marks(output: str, prefix: str, secret: str) -> tuple[MarkedJob, ...]:
 
 
 def parse_daemon_users(output: str) -> frozenset[str]:
-    """Return ``SlurmUser`` and ``SlurmdUser`` of ``scontrol show config``.
+    """Return ``SlurmUser`` and ``SlurmdUser`` in the output of ``scontrol show config``.
 
     Raises
     ------
@@ -268,7 +269,7 @@ def parse_daemon_users(output: str) -> frozenset[str]:
 
 
 def parse_address(output: str) -> str | None:
-    """Return ``NodeAddr`` of ``scontrol --oneliner show node``."""
+    """Return ``NodeAddr`` in the output of ``scontrol --oneliner show node``; None without one."""
     for word in output.split():
         if word.startswith("NodeAddr="):
             return word.removeprefix("NodeAddr=") or None
@@ -276,7 +277,10 @@ def parse_address(output: str) -> str | None:
 
 
 def command_error(program: str, errors: str) -> GipfelError:
-    """Return an error with the last message of a failed command, and advice."""
+    """Return an error with the last message that a failed command printed, and advice.
+
+    It is a `SlurmUnavailableError` if the controller did not answer.
+    """
     lines = [one_line(line) for line in errors.splitlines() if line.strip()]
     message = lines[-1].removeprefix(f"{program}: ").removeprefix("error: ") if lines else "it gave no reason"
     lower = " ".join(lines).lower()

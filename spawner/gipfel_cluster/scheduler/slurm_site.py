@@ -16,7 +16,8 @@ from .notation import GpuCount, parse_duration, parse_gpus
 from .protocol import Association, Choices, JobRequest, Partition, Reservation
 from .slurm_limits import Limit, parse_limits
 
-#: sinfo's fields for `parse_partitions`; the suffix keeps it from cutting long values off.
+#: sinfo's fields for `parse_partitions`; the suffix ``:|`` separates them and keeps sinfo from cutting long
+#: values.
 PARTITION_FIELDS = ",".join(
     f"{field}:|"
     for field in (
@@ -25,15 +26,18 @@ PARTITION_FIELDS = ",".join(
     )
 )
 _ASSOCIATION_FIELDS = "Account,DefaultAccount,Partition,QOS,DefaultQOS"
-# Suffixes of a state: powered down, powering up, planned for another job. Other suffixes mean not available.
+# The suffixes mean: powered down, powering up, planned for another job. With others the node is not
+# available.
 _AVAILABLE_STATE = re.compile(r"(idle|mixed|allocated|completing|planned)[~#-]?")
 _IDLE_STATE = re.compile(r"(idle|planned)[~#-]?")
+# In the output of `sbatch --test-only`.
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 # sacctmgr would read other names as a list or as an option.
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
+#: A start that is expected sooner counts as immediate.
 _IMMEDIATE_S = 60
 _GROUPS_LIMIT_S = 10.0
-# Lookups in a directory service that does not answer end after minutes; more of them wait for a thread.
+# A lookup in a directory service that does not answer ends after minutes; further lookups wait for a thread.
 _MAX_LOOKUPS = 4
 
 
@@ -55,6 +59,8 @@ class SlurmSite:
 
     Parameters
     ----------
+    run
+        Runs one of Slurm's commands; raises `GipfelError` if it fails.
     groups
         Returns the names of a user's groups; it runs in a thread, because a directory service may be slow.
     groups_limit_s
@@ -77,7 +83,7 @@ class SlurmSite:
         return parse_partitions(result.output)
 
     async def choices(self, user: str) -> Choices:
-        """Return a user's associations, and the reservations that the user may use."""
+        """Return a user's associations with their limits, and the reservations that the user may use."""
         if not _USER.fullmatch(user):
             raise GipfelError(f"{user!r} is not a valid Unix user name.", "Log in with another name.")
         associations, default = await self._associations(user)
@@ -126,7 +132,10 @@ class SlurmSite:
         return parse_associations(result.output)
 
     async def expected_start(self, request: JobRequest, arguments: Sequence[str]) -> str:
-        """Return when a job would start; ``arguments`` is the argv of sbatch that would submit it."""
+        """Return when a job would start, as an ISO time; empty for within a minute.
+
+        ``arguments`` is the argv of sbatch that would submit it.
+        """
         argv = (arguments[0], "--test-only", *arguments[1:])
         result = await self._run(argv, user=request.user, stdin=request.script)
         match = _START.search(result.errors) or _START.search(result.output)

@@ -1,8 +1,10 @@
 """A user's GPU hours in Slurm: those used, from ``sacct``, and those left, from the limits of accounts.
 
 Slurm limits the GPU minutes of an association with ``GrpTRESMins=gres/gpu=…``. A job charges its user's
-association, the account, and every account above it, so what is left is the smallest rest on that path. The
-used minutes that Slurm compares decay with ``PriorityDecayHalfLife``. Limits of a QoS are not read.
+association, the account, and every account above it, so what is left is the smallest remainder on that path.
+The used minutes that Slurm compares decay with ``PriorityDecayHalfLife``. Limits of a QoS are not read here.
+
+The module also reads how long a user's jobs waited, and formats the output of ``gipfel quota``.
 """
 
 import math
@@ -23,11 +25,12 @@ _NAME = re.compile(r"([^(]*)(?:\([0-9]+\))?")
 _WAIT_DAYS = 90
 #: 0.95**59 < 0.05: fewer jobs can't bound the 95th percentile with a confidence of 95 %.
 _MIN_JOBS_FOR_BOUND = 59
+#: Largest number of GPUs of each size of jobs, and its name; see `Waits.gpus`.
 _SIZES = ((0, "0"), (1, "1"), (7, "2-7"), (31, "8-31"))
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_USER = "Invalid user"
 _MAX_DEPTH = 50
-#: Begins the names of Gipfel's jobs; the name of a service follows, or one of the other kinds.
+#: Prefix of the names of Gipfel's jobs, before the name of a service or one of the other kinds.
 JOB_PREFIX = "gipfel-"
 _OTHER_KINDS = frozenset(("launch", "notebook", "server"))
 
@@ -114,8 +117,8 @@ class SlurmUsage:
 def parse_waits(output: str) -> tuple[Waits, ...]:
     """Return the waits in the output of sacct with the fields ``Partition,ReqTRES,Eligible,Start``.
 
-    The bound is the order statistic of Brevik, Nurmi and Wolski: of n waits, the smallest k-th one for which
-    at most k - 1 of n jobs are below the 95th percentile with a probability of at least 95 %.
+    ``most_s`` is a bound by Brevik, Nurmi and Wolski: the k-th shortest of n waits, with the smallest k for
+    which at most k - 1 of n waits are below the 95th percentile with a probability of at least 95 %.
     """
     found: dict[tuple[str, str], list[float]] = {}
     for line in output.splitlines():
@@ -144,8 +147,8 @@ def _upper_bound(seconds: list[float]) -> float | None:
     count = len(seconds)
     if count < _MIN_JOBS_FOR_BOUND:
         return None
-    # Of the values, a number with this distribution is below the percentile. Logarithms, because the first
-    # terms are too small for a float.
+    # The number of values below the percentile has this binomial distribution. It is summed from logarithms,
+    # because the first terms are too small for a float.
     total = 0.0
     for index in range(count):
         logarithm = math.lgamma(count + 1) - math.lgamma(index + 1) - math.lgamma(count - index + 1)
@@ -157,18 +160,18 @@ def _upper_bound(seconds: list[float]) -> float | None:
 
 
 def find_waits(found: Iterable[Waits], partition: str, gpus: int) -> Waits | None:
-    """Return the waits of jobs like one with so many GPUs in all; None if there were none."""
+    """Return the waits of jobs on a partition that are as large as one with `gpus` GPUs; None without any."""
     return next((each for each in found if (each.partition, each.gpus) == (partition, _size(gpus))), None)
 
 
 def wait_text(waits: Waits) -> str:
-    """Return how long jobs waited, as a sentence that names what it stands on."""
+    """Return how long jobs waited, as a text with their size, partition and number."""
     gpus = {"0": "no GPU", "1": "1 GPU"}.get(waits.gpus, f"{waits.gpus} GPUs")
     return f"{gpus} on {waits.partition}: {bound_text(waits)}"
 
 
 def bound_text(waits: Waits) -> str:
-    """Return a bound of the wait, as a sentence without a full stop."""
+    """Return the times within which half and 95 % of the jobs started, as a clause without a full stop."""
     jobs = "1 job" if waits.jobs == 1 else f"{waits.jobs} jobs"
     most = "" if waits.most_s is None else f", 95 % within {_duration(waits.most_s)}"
     return f"half started within {_duration(waits.half_s)}{most} (from {jobs})"
@@ -202,7 +205,7 @@ def _gpus(resources: str) -> int:
     counts = dict(each.split("=", 1) for each in resources.split(",") if "=" in each)
     if "gres/gpu" in counts:
         return _number(counts["gres/gpu"])
-    # Where the site accounts for the types only.
+    # Some sites account for typed GPUs only.
     return sum(_number(count) for name, count in counts.items() if name.startswith("gres/gpu:"))
 
 
@@ -233,7 +236,7 @@ def parse_shares(output: str, user: str) -> tuple[Share, ...]:
 
 
 class QuotaSection(Frozen):
-    """What limits a user's jobs by one account or QoS, or what they have used, as people read it."""
+    """A section of ``gipfel quota``: a title, and lines about limits, usage, shares or waits."""
 
     title: str
     lines: tuple[str, ...] = ()
@@ -278,7 +281,10 @@ def _spent_lines(spent: Iterable[Spent]) -> Iterator[str]:
 
 
 class _Association(Frozen):
-    """One association: its account, the account above it, and its limits as pairs of limit and use."""
+    """One association: its account, the account above it, its user (empty for the account's own association).
+
+    ``minutes`` has its limits of GPU minutes, as pairs of limit and use.
+    """
 
     account: str
     parent: str
@@ -289,7 +295,7 @@ class _Association(Frozen):
 def parse_budgets(output: str, user: str) -> tuple[GpuBudget, ...]:
     """Parse ``scontrol --oneliner show assoc_mgr``; return a budget for each account with a limit.
 
-    An account without a limit, on its own and above, has none.
+    An account has no budget if neither it nor any account above it has a limit.
     """
     records = [_association(line) for line in output.splitlines() if line.startswith("ClusterName=")]
     accounts = {each.account: each for each in records if not each.user}
@@ -302,7 +308,7 @@ def parse_budgets(output: str, user: str) -> tuple[GpuBudget, ...]:
             limit, used = min(pairs, key=lambda pair: pair[0] - pair[1])
             left = max(limit - used, 0) / 60
             budget = GpuBudget(account=own.account, limit=limit / 60, remaining=left)
-            # An account may have an association for each partition: the one with the most counts.
+            # An account may have an association for each partition: the one with the most hours left counts.
             before = budgets.get(own.account)
             if before is None or before.remaining < left:
                 budgets[own.account] = budget

@@ -40,7 +40,12 @@ _RUNNER_MODULE = f"{RUNNER[-1]}.runner"
 
 
 class SupervisedJob(Frozen):
-    """A job for the supervisor; ``folder`` is its state directory, ``time_limit_s`` is None for no limit."""
+    """A job for the supervisor.
+
+    ``folder`` is its state directory, ``directory`` its working directory, ``output`` the path of its log
+    (empty: none), ``user`` the unix user to run as (empty: this process's), ``time_limit_s`` its limit or
+    None.
+    """
 
     folder: str
     script: str
@@ -173,7 +178,7 @@ def _wait_for_job(job: int, time_limit_s: int | None, folder: Path) -> JobExit:
 
 
 def main() -> int:
-    """Run the job that standard input describes, to its end."""
+    """Run the job that standard input describes; return 0 at once, while a fork supervises the job."""
     job = SupervisedJob.model_validate_json(sys.stdin.read())
     # Detach from the parent, which otherwise would have to reap this process, and could not end without it.
     if os.fork():
