@@ -84,7 +84,7 @@ export interface IWorkloadKind<T> {
   readonly id: string;
   /** Translated, in the plural, for the filter. */
   readonly title: string;
-  /** How to start the first one, translated; empty if it can't be started from the panel or a notebook. */
+  /** Translated text of an empty list: how to start a workload; empty if panel and notebooks can't start this kind. */
   readonly emptyText: string;
   readonly workloads: IWorkloads<T>;
   /** Return an item's React key, unique in its kind. */
@@ -92,7 +92,7 @@ export interface IWorkloadKind<T> {
   /** Return when an item was created, in milliseconds since 1970. */
   readonly createdMs: (item: T) => number;
   readonly render: (item: T) => React.JSX.Element;
-  /** Below the list, such as a button that starts one. */
+  /** Content below the list, such as a button that starts a workload. */
   readonly Footer?: React.ComponentType;
 }
 
@@ -111,10 +111,10 @@ export const IGipfelWorkloads = new Token<IGipfelWorkloads>(
   'The list of workloads in the Gipfel panel, for adding kinds to it.'
 );
 
-/** What ranks, rows and parts of the network are named by, as in the expression `node=nid001`. */
+/** Units that can be selected on the job page, with their names in expressions such as `node=nid001`. */
 export type JobUnit = 'rank' | 'node' | 'gpu' | 'nic' | 'switch';
 
-/** What was clicked on the job page: units of one kind. */
+/** The units that were clicked on the job page, all of one kind. */
 export interface IJobPick {
   readonly unit: JobUnit;
   /** Ranks as digits, else names. */
@@ -128,9 +128,9 @@ export interface IJobSpan {
 }
 
 /**
- * What is selected on the job page, for all of its tabs: change it anywhere, and all tabs and the URL follow.
+ * The selection on the job page, shared by its tabs: if it changes in one, all tabs and the URL follow.
  *
- * The expression selects by role; a pick, of what was clicked, counts in its place until it is cleared.
+ * The expression selects ranks by role. A pick, the clicked units, replaces it until the pick is cleared.
  */
 export interface IJobSelection {
   /** Emitted when anything but the cursor has changed. */
@@ -141,14 +141,14 @@ export interface IJobSelection {
   readonly run: string;
   /** `RUN/N` of a launch; empty for the newest one of the run. */
   readonly launch: string;
-  /** Sizes of axes that the user typed, such as `pp=2,dp=4`; empty for what ranks and launch report. */
+  /** Sizes of axes that the user typed, such as `pp=2,dp=4`; empty for the sizes that ranks and launch report. */
   readonly layout: string;
   /** The role expression, such as `pp=6,7 & dp=0`; empty for all ranks. */
   readonly expression: string;
   readonly pick: IJobPick | null;
   /** The time range; null for the last seconds or the whole run. */
   readonly span: IJobSpan | null;
-  /** The seconds up to the newest sample that are shown without a span; null for the whole run. */
+  /** The last seconds up to the newest sample that are shown without a span; null for the whole run. */
   readonly lastS: number | null;
   /** The time under the pointer, in all plots; null while the pointer is elsewhere. */
   readonly cursorMs: number | null;
@@ -162,11 +162,11 @@ export interface IJobSelection {
   readonly group: readonly number[];
   /** True if the theme is dark. */
   readonly dark: boolean;
-  /** Show a run, and one of its launches; keeps nothing of the selection before. */
+  /** Show a run, and one of its launches; reset the rest of the selection. */
   show(run: string, launch?: string): void;
   setLayout(layout: string): void;
   setExpression(expression: string): void;
-  /** Select what was clicked, add it to the pick if `add` is true, or clear the pick if it is all of it. */
+  /** Select clicked units; with `add`, add them to the pick. If they are the whole pick already, clear it. */
   choose(unit: JobUnit, names: readonly string[], add?: boolean): void;
   /** Clear the pick, or the expression if nothing is picked. */
   clear(): void;
@@ -184,11 +184,11 @@ export interface IJobState {
   readonly verdicts: IJobVerdicts | null;
   /** The last error, in one line; empty if the last request succeeded. */
   readonly error: string;
-  /** When the server last answered, by the browser's clock; 0 before. */
+  /** Time of the last response, in milliseconds on the browser's clock; 0 before the first one. */
   readonly receivedMs: number;
 }
 
-/** Properties of what a tab shows. */
+/** Properties of a tab's content. */
 export interface IJobTabProps {
   readonly selection: IJobSelection;
   readonly state: IJobState;
@@ -231,7 +231,7 @@ export interface IGipfelJob {
   addTab(tab: IJobTab, options?: { readonly rank?: number }): IDisposable;
   /** Add a part below the content of a tab, in the order of `rank`. */
   addPart(part: IJobPart, options?: { readonly rank?: number }): IDisposable;
-  /** Open the page with a run, and one of its launches; without a run, with what it showed last. */
+  /** Open the page with a run, and one of its launches; without a run, with the run that it showed last. */
   open(run?: string, launch?: string): void;
 }
 

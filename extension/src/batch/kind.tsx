@@ -6,7 +6,7 @@ import type { IWorkloadKind } from '../tokens';
 import { BatchJob } from './job';
 import type { BatchModel } from './model';
 
-/** Create the kind of workload that batch notebooks are. */
+/** Create the workload kind of batch notebooks. */
 export function batchKind(
   model: BatchModel,
   trans: TranslationBundle,

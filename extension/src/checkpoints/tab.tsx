@@ -10,7 +10,7 @@ import { GivenFigure } from '../figures/given';
 import type { IDocumentTab } from '../job/document-tab';
 import { Figure } from '../views/figures/figure';
 
-/** Checkpoints that cannot be resumed from have a cross, those whose bytes were not compared a ring. */
+/** Symbols of verdicts: a cross if a run can't resume from the checkpoint, a ring if its bytes were not compared. */
 const SHAPES: Readonly<Record<string, string>> = {
   verified: '✓',
   whole: '✓',
@@ -34,7 +34,7 @@ export function checkpointsTab(trans: TranslationBundle): IDocumentTab<IJobCheck
 
 function Content(props: { trans: TranslationBundle; value: IJobCheckpoints }): React.JSX.Element {
   const { trans, value } = props;
-  // The panel and the job page draw it in a node each.
+  // One figure per view: panel and job page each draw it into their own node.
   const [figure] = React.useState(() => new GivenFigure());
   React.useEffect(() => {
     figure.set(value.figure);

@@ -4,7 +4,7 @@ export const CommandIDs = {
   openPanel: 'gipfel:open-panel',
   /** Show the job page, with a run and one of its launches if they are given. */
   openJob: 'gipfel:open-job',
-  /** Show what JupyterLab's URL tells of the job page. */
+  /** Show the job page with the state that JupyterLab's URL contains. */
   openJobFromUrl: 'gipfel:open-job-from-url',
   /** Show the content of the panel in the main area. */
   openWide: 'gipfel:open-wide',
@@ -32,11 +32,11 @@ export const CommandIDs = {
   runAsBatchJob: 'gipfel:run-as-batch-job',
   /** Scan the file that is selected in the file browser. */
   scan: 'gipfel:scan',
-  /** Save what was installed in this container as a directory that builds the same. */
+  /** Save what was installed in this container as a directory from which an equal image can be built. */
   saveEnvironment: 'gipfel:save-environment'
 } as const;
 
-/** The arguments of a command that takes none. */
+/** Argument schema of a command without arguments. */
 export const NO_ARGUMENTS = {
   args: { type: 'object', properties: {}, additionalProperties: false }
 } as const;

@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-/** A message about something missing or failed, after a symbol; its children say or do what comes next. */
+/** A message about something missing or failed, after a symbol; its children are the next step: a text or a button. */
 export function Notice(props: {
   shape: string;
   text: string;

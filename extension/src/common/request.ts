@@ -7,7 +7,7 @@ export function socketUrl(
   path: string,
   query: Readonly<Record<string, string>> = {}
 ): string {
-  // Only across origins: on the server's own page the cookie suffices, and URLs end up in logs.
+  // Only for another origin: on the server's own page the cookie suffices, and tokens in URLs end up in logs.
   const token = settings.appendToken && settings.token ? { token: settings.token } : {};
   return URLExt.join(settings.wsUrl, 'gipfel', path) + URLExt.objectToQueryString({ ...query, ...token });
 }

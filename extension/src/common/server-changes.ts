@@ -8,7 +8,7 @@ import { socketUrl } from './request';
 /** A topic whose changes the server pushes. */
 export type ChangeTopic = IChangeMessage['topic'];
 
-/** Changes of one topic. */
+/** Pushed changes of one topic. */
 export interface IPushed {
   /** True while the server pushes changes, so that polling is not needed. */
   readonly open: boolean;
@@ -16,7 +16,7 @@ export interface IPushed {
   readonly changed: ISignal<unknown, void>;
 }
 
-/** What the server pushes to this page, while the page is visible: the topics that have changed. */
+/** The topics whose changes the server pushes to this page, while the page is visible. */
 export class ServerChanges {
   constructor(settings: ServerConnection.ISettings) {
     this._socket = new ReconnectingSocket<IChangeMessage>(

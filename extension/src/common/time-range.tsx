@@ -8,17 +8,17 @@ import type { ITranslation } from '../views/translation';
 
 const MINUTE_S = 60;
 const SIZE = { tag: 'span', height: '16px', width: '16px' } as const;
-/** Value of the list for two times. */
+/** Value of the select for a range between two chosen times. */
 const TIMES = 'times';
 
 interface IProps {
   /** Length of the range in seconds, up to the newest sample; null for the whole run. */
   readonly lastS: number | null;
-  /** The times that were chosen in place of the length. */
+  /** The two times that were chosen instead of a length; null for a length. */
   readonly span: ITimeSpan | null;
-  /** Returns what is drawn, with which the times begin; null if nothing is. */
+  /** Returns the range that is drawn, the initial value of the two times; null if nothing is drawn. */
   readonly drawn: () => ITimeSpan | null;
-  /** Button that leads from the times back to the length. */
+  /** Label of the button that returns from the two times to the length. */
   readonly back: string;
   readonly trans: ITranslation;
   readonly onLast: (seconds: number | null) => void;
@@ -126,7 +126,7 @@ function Times(props: ITimesProps): React.JSX.Element {
   );
 }
 
-/** Fields for two times on the reader's clock; Enter shows them. */
+/** Fields for two times in the reader's time zone; Enter applies them. */
 function Fields(props: ITimesProps): React.JSX.Element {
   const { span, trans, onSpan } = props;
   const [since, setSince] = React.useState(fieldText(span.sinceMs));
@@ -172,7 +172,7 @@ function Fields(props: ITimesProps): React.JSX.Element {
   );
 }
 
-/** Return a time as a field of the reader's clock has it, to the second. */
+/** Return a time as the value of a field, in the reader's time zone, to the second. */
 export function fieldText(timeMs: number): string {
   return localTimeText(timeMs, utcOffsetMs(timeMs)).slice(0, 19);
 }
@@ -180,7 +180,7 @@ export function fieldText(timeMs: number): string {
 /** Return the UTC milliseconds of a field's text; NaN if it is not a time. */
 export function fieldMs(text: string): number {
   const asUtc = parseUtcMs(text, 0);
-  // The offset of a time that is near a change of the clock is known only from the time itself.
+  // Near a change to or from daylight saving time, the offset depends on the time itself: compute it twice.
   return asUtc - utcOffsetMs(asUtc - utcOffsetMs(asUtc));
 }
 

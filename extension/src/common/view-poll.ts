@@ -9,14 +9,14 @@ const LONGEST_RETRY_MS = 30_000;
 /**
  * Polls the server while a view is visible, and more slowly while the server does not respond.
  *
- * With changes that the server pushes, it also sends a request at each of them.
+ * If the server pushes changes, it also sends a request at each change.
  */
 export class ViewPoll implements IDisposable {
   /**
    * @param name Name of the poll, without the prefix of the extension.
    * @param ask Sends one request; returns the milliseconds until the next one, or null to wait for `refresh` or
    * a pushed change.
-   * @param _changes What the server pushes about the view; null if it is only polled.
+   * @param _changes Changes that the server pushes for this view; null if it is only polled.
    */
   constructor(
     name: string,
@@ -65,7 +65,7 @@ export class ViewPoll implements IDisposable {
     await this._poll.tick.catch(() => undefined);
   }
 
-  /** Send the next request in so many milliseconds. */
+  /** Send the next request after `ms` milliseconds. */
   wait(ms: number): void {
     if (this._visible) {
       void this._poll.schedule({ interval: ms, phase: 'standby' });

@@ -9,7 +9,7 @@ interface IMatrixMeta extends IHeatBytes {
   readonly labels: readonly string[];
 }
 
-/** Return the figure with the powers of ten that its bytes mean, and a text for the pointer. */
+/** Return the figure with its encoded bytes replaced by powers of ten, and a hover text for each cell. */
 export function decodedMatrix(figure: IFigure): IFigure {
   const meta = figure.layout.meta as unknown as IMatrixMeta | undefined;
   const [trace] = figure.data;

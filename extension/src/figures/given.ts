@@ -5,7 +5,7 @@ import { loadPlotly } from './plotly';
 
 /** A figure that is part of a document; a new answer of the server replaces it. */
 export class GivenFigure implements IFigureSource {
-  /** @param _decode Returns the figure with what the server sends in another form. */
+  /** @param _decode Returns the figure with the values that the server sends encoded. */
   constructor(private readonly _decode: (figure: IFigure) => IFigure = figure => figure) {}
 
   readonly loadPlotly = loadPlotly;

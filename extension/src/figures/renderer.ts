@@ -22,8 +22,8 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
   }
 
   /**
-   * Draw the figure in its author's colours; in Gipfel's figures, take those of texts from the theme and convert
-   * UTC to the browser's time zone.
+   * Draw the figure in its author's colours; in Gipfel's figures, take the colours of texts from the theme, and
+   * convert UTC to the browser's time zone.
    */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this._model = model;

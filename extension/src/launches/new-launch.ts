@@ -3,7 +3,7 @@ import type { CommandRegistry } from '@lumino/commands';
 
 const CELL = 'from gipfel_widgets import LaunchCell\n\nLaunchCell()';
 
-/** Attempts to run a cell: JupyterLab drops it while it connects to a new kernel. */
+/** Number of attempts to run a cell: JupyterLab drops a run while it connects to a new kernel. */
 const TRIES = 3;
 const PAUSE_MS = 2_000;
 

@@ -72,7 +72,7 @@ function actionsOf({ commands }: JupyterFrontEnd, model: LaunchesModel): ILaunch
         }
       });
     },
-    // Asked at each draw: the plugin of the page may be activated later, or not at all.
+    // Evaluated at each draw: the plugin of the page may be activated later, or not at all.
     get openJob() {
       return commands.hasCommand(CommandIDs.openJob)
         ? (id: string, run: string): void => {

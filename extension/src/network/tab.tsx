@@ -53,7 +53,7 @@ function Content(props: { trans: TranslationBundle; value: IJobNetwork }): React
   );
 }
 
-/** What programs behind a gate asked for: what was refused first, then what was allowed. */
+/** Hosts that programs behind a network gate requested: refused ones first, then allowed ones. */
 function Gate(props: { value: IJobNetwork; trans: TranslationBundle }): React.JSX.Element {
   const { value, trans } = props;
   if (value.gate.length === 0) {

@@ -9,13 +9,13 @@ import { CommandIDs } from '../common/commands';
 import { errorMessage } from '../common/error-message';
 import { requestJson } from '../common/request';
 
-/** The notebook that measures in cells what the panel shows. */
+/** The notebook that takes in its cells the measurements that the panel shows. */
 const MEASURE = 'measure-saturation';
 
 /** A notebook that is shipped with Gipfel. */
 interface IShippedNotebook {
   readonly name: string;
-  /** Its first heading; empty where it has none. */
+  /** Its first heading; empty without one. */
   readonly title: string;
 }
 

@@ -5,13 +5,13 @@ import type { IJobEvent, ILifetime } from '../api';
 import { formatLocalTime } from '../common/clock';
 import type { LifetimeModel } from './model';
 
-/** Most notifications at once, such as after a night. */
+/** Maximum number of notifications at once, for example in the morning. */
 const MAX_AT_ONCE = 5;
 const START_SHOWN_MS = 10_000;
 /** Age from which a notification shows when the event happened. */
 const OLD_MS = 120_000;
 
-/** What the buttons of a notification do. */
+/** Actions of the buttons of a notification. */
 export interface IJobActions {
   /** Show a workload by its ID as `KIND:ID`. */
   openWorkload(id: string): void;
@@ -24,7 +24,7 @@ export interface IJobActions {
 /** Notifications about the user's jobs: one has started or ended, GPUs are idle, a checkpoint won't fit. */
 export class JobNotices {
   /**
-   * @param _seen Keys of the events of an earlier visit; null at the first visit, which shows only new ones.
+   * @param _seen Keys of the events of an earlier visit; null at the first visit, when only new events are shown.
    */
   constructor(
     model: LifetimeModel,
@@ -38,7 +38,7 @@ export class JobNotices {
   }
 
   private _show({ events, now_ms }: ILifetime): void {
-    // Not the time of the newest: the clocks of a cluster's nodes differ, and events arrive in any order.
+    // Compare keys, not times: the clocks of a cluster's nodes differ, and events arrive in any order.
     const keys = events.map(keyOf);
     const seen = this._seen ?? keys;
     for (const each of events.filter(each => !seen.includes(keyOf(each))).slice(-MAX_AT_ONCE)) {

@@ -7,13 +7,13 @@ import { ViewPoll } from '../common/view-poll';
 import type { LifetimeRequests } from './requests';
 
 const POLL_MS = 30_000;
-/** Longest wait of a timer in a browser is 24 days. */
+/** Longest delay of a timer; browsers limit it to 24 days. */
 const LONGEST_TIMER_MS = 24 * 3_600_000;
 /** Delay after a notice is due, since timers may fire early. */
 const LATE_MS = 250;
 
 /**
- * The end of this server, requested when the server pushes a change and when a notice is due, else every half
+ * The end of this server, requested when the server pushes a change and when a notice is due, otherwise every half
  * minute.
  *
  * Polling stops while the page is hidden, and resumes when it becomes visible.
@@ -33,7 +33,7 @@ export class LifetimeModel implements IDisposable {
     return this._changed;
   }
 
-  /** Return the milliseconds until a time of the server's clock. */
+  /** Return the milliseconds until a time on the server's clock. */
   leftMs(timeMs: number): number {
     return timeMs - Date.now() - this._aheadMs;
   }

@@ -8,7 +8,7 @@ import { dueNotice, type LifetimeModel } from './model';
 
 const MINUTE_MS = 60_000;
 
-/** Notifications that the job's time ends, or that the hub will stop an idle server. */
+/** Notifications that the job's time limit is near, or that the hub will stop an idle server. */
 export class LifetimeNotices {
   constructor(
     private readonly _model: LifetimeModel,

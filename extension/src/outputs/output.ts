@@ -21,7 +21,7 @@ interface IHolder extends IRenderMime.IRenderer {
   readonly widgets: readonly Widget[];
 }
 
-/** A saved view; that of a widget is replaced by the live widget as soon as the kernel responds: a busy kernel may take minutes. */
+/** A saved view, which the live widget replaces as soon as the kernel responds; a busy kernel may take minutes. */
 export class LiveOutput extends Panel implements IRenderMime.IRenderer {
   /**
    * @param rendermime The renderers of the notebook; its renderer of widgets has the notebook's widget manager.
@@ -183,7 +183,7 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
 
   private _model: IRenderMime.IMimeModel | null = null;
   private _saved: Widget | null = null;
-  /** True after the server was asked for the launch, until a live view is shown. */
+  /** True from the request for the launch to the server until a live view is shown. */
   private _asking = false;
   /** True if the saved view is that of the server, not of the notebook. */
   private _fromServer = false;

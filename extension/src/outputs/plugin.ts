@@ -7,7 +7,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { IGipfelLaunches } from '../tokens';
 import { LIVE_MIME_TYPE, LiveOutput } from './output';
 
-/** Before the renderer of widgets, which has -10. */
+/** Lower, so preferred, than that of the renderer of widgets, which is -10. */
 const RANK = -20;
 
 /** Shows the saved view of Gipfel's widgets in notebooks until the kernel sends the live one. */

@@ -9,13 +9,13 @@ const COMMIT_DIGITS = 8;
 /** A column of the table. */
 export interface IColumn {
   readonly id: string;
-  /** Translated. */
+  /** Translated heading. */
   readonly title: string;
   /** Value by which rows are sorted; null if it is unknown. */
   readonly value: (run: ITableRow) => number | string | null;
   /** Text of a cell; empty if the value is unknown. */
   readonly text: (run: ITableRow) => string;
-  /** True if it is sorted from high to low at first. */
+  /** True if the first click sorts from high to low. */
   readonly descending?: boolean;
 }
 
@@ -75,7 +75,7 @@ export function runColumns(trans: TranslationBundle): readonly IColumn[] {
   ];
 }
 
-/** Return the name that the user gave a run, else that of its folder. */
+/** Return the name that the user gave a run, or else the name of its run folder. */
 export function runTitle(run: ITableRow): string {
   return run.display_name || run.name;
 }
@@ -136,7 +136,7 @@ function parametersText(run: ITableRow): string {
     .join(' ');
 }
 
-/** Return true for the name of a parameter that has none: its position among the program's arguments. */
+/** Return true if a parameter's name is only its position among the program's arguments. */
 export function isPosition(name: string): boolean {
   return /^\d+$/.test(name);
 }

@@ -65,7 +65,7 @@ function isMeasured(row: IMeasurementRow): boolean {
   return row.values.some(each => each !== null);
 }
 
-/** Return true unless a key is empty wherever it is not missing. */
+/** Return true if at least one run has a non-empty value for the key. */
 function isGiven(row: IConfigurationRow): boolean {
   return row.values.some(each => ![null, '', '[]', '{}'].includes(each));
 }

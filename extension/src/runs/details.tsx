@@ -9,7 +9,7 @@ const MAX_NAME = 100;
 const MAX_TAGS = 820;
 const MAX_NOTE = 4000;
 
-/** What can be done with a run outside of the table. */
+/** Actions on a run. */
 export interface IRunActions {
   /** Open the run's report in a new tab. */
   openReport(run: string): void;
@@ -26,7 +26,7 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** Name, tags and note of a run, to be changed, its parameters, and what can be done with it. */
+/** Name, tags and note of a run, which can be edited, its parameters, and buttons for its actions. */
 export function RunDetails(props: IProps): React.JSX.Element {
   const { run, actions, trans } = props;
   const button = (text: string, act: (run: string) => void): React.JSX.Element => (

@@ -11,7 +11,7 @@ const FRESH_MS = 10_000;
 export const MAX_COMPARED = 20;
 export const MAX_REMOVED = 100;
 
-/** The table of runs: what was fetched, and what the user has selected, the same in all its views. */
+/** The model of the table of runs: the fetched runs and the user's selection, shared by all views. */
 export class RunsModel {
   constructor(readonly requests: RunRequests) {}
 
@@ -44,7 +44,7 @@ export class RunsModel {
     return this._attempt(() => this._fetch());
   }
 
-  /** Set what only this page knows: order, filter, selection or the open run. */
+  /** Set the state that exists only on this page: order, filter, selection or the open run. */
   set(values: Partial<Pick<RunsModel, 'order' | 'filter' | 'selected' | 'opened' | 'comparison'>>): void {
     Object.assign(this, values);
     this._changed.emit();

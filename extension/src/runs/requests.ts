@@ -4,10 +4,10 @@ import type { ServerConnection } from '@jupyterlab/services';
 import type { IRunComparison, ITableRow } from '../api';
 import { requestJson } from '../common/request';
 
-/** Number of runs that the table has at most. */
+/** Maximum number of runs in the table. */
 const MAX_RUNS = 1000;
 
-/** Notes of a run; a field that is left out stays as it is. */
+/** Notes of a run; a missing field is not changed. */
 export interface INotesChange {
   readonly display_name?: string;
   readonly tags?: readonly string[];

@@ -20,7 +20,7 @@ export function runsSection(props: IRunsProps & { readonly openWide: () => void 
   };
 }
 
-/** The table of runs with its filter, and what can be done with those that are selected. */
+/** The table of runs with its filter, and the actions on selected runs. */
 export function RunsView(props: IRunsProps & { readonly openWide?: () => void }): React.JSX.Element {
   const { model, trans } = props;
   return (
@@ -89,7 +89,7 @@ function Controls(props: IRunsProps & { readonly openWide?: () => void }): React
   );
 }
 
-/** The order, where the headings are hidden: in a narrow view. */
+/** The choice of the order in a narrow view, which hides the headings. */
 function Order({ model, trans }: Pick<IRunsProps, 'model' | 'trans'>): React.JSX.Element {
   return (
     <label className="jp-Gipfel-runOrder">

@@ -49,7 +49,7 @@ export function RunTable(props: IRunsProps): React.JSX.Element {
   );
 }
 
-/** Explained in the headings. */
+/** Terms that the headings of these columns explain. */
 const HEADING_TERMS: Readonly<Record<string, ITerm>> = { score: SCORE, loss: LOSS, gpu_hours: GPU_HOURS };
 
 function Heading(props: { column: IColumn; model: RunsModel; trans: TranslationBundle }): React.JSX.Element {

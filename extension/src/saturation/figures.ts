@@ -27,12 +27,12 @@ export class SaturationFigures implements IFigureSource {
     return this._model.figure(name);
   }
 
-  /** A figure in a tab of its own is as high as the tab. */
+  /** Return the options: a figure in a tab of its own fills the height of the tab. */
   options(name: string): IFigureOptions {
     return { fill: name.startsWith('gauge/') };
   }
 
-  /** A change of theme comes as new figures from the server, which also draws lines in other colours then. */
+  /** Ignore changes of the theme: the server then sends new figures, with other colours of lines. */
   follow(name: string, follower: IFigureFollower): () => void {
     const figures = (_: unknown, names: readonly string[]): void => {
       if (names.includes(name)) {

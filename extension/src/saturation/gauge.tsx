@@ -15,12 +15,12 @@ import { Figure } from '../views/figures/figure';
 import type { SaturationModel } from './model';
 import { Notices, StatusLine } from './status';
 
-/** What the main area takes as a widget that is dropped on it. */
+/** MIME type with which the main area accepts a dropped widget. */
 const FACTORY = 'application/vnd.lumino.widget-factory';
-/** A press that moves less is a click. */
+/** A pointer that is pressed and moves fewer pixels is a click, not a drag. */
 const DRAG_PIXELS = 5;
 
-/** Let a press on something that stands for a metric become a drag of its gauge into the main area. */
+/** Starts to drag the gauge of a metric into the main area, once the pressed pointer has moved. */
 export type GaugeDrag = (metric: string, press: PointerEvent) => void;
 
 /** One metric of all GPUs in the main area: a line per GPU, of the same run and time as the panel. */
@@ -103,7 +103,7 @@ function metricOf(args: ReadonlyPartialJSONObject): string {
   return typeof args.metric === 'string' ? args.metric : '';
 }
 
-/** Add the command that opens one metric of all GPUs in the main area, which a reload restores; returns the drag. */
+/** Add the command that opens a metric of all GPUs in the main area, restored at a reload; return a `GaugeDrag`. */
 export function addGauges(
   app: JupyterFrontEnd,
   model: SaturationModel,
@@ -172,7 +172,7 @@ function dragOf(
   };
 }
 
-/** Drag a widget, which is made when it is dropped, under its name. */
+/** Drag a widget with its name as the drag image; the widget is created when it is dropped. */
 function drag(x: number, y: number, name: string, widget: () => Widget): void {
   const mimeData = new MimeData();
   mimeData.setData(FACTORY, widget);
@@ -185,7 +185,7 @@ function drag(x: number, y: number, name: string, widget: () => Widget): void {
   });
 }
 
-/** Call a function once a pressed pointer has moved by more than a click does. */
+/** Call a function once a pressed pointer has moved by more than `DRAG_PIXELS`. */
 function onMove(press: PointerEvent, moved: (x: number, y: number) => void): void {
   const end = new AbortController();
   const { signal } = end;

@@ -12,7 +12,7 @@ import { GrowingRun } from './growing-run';
 import { sameStatus, type SaturationRequests, type IRangeQuery } from './requests';
 import { ViewSelection } from './view-selection';
 
-/** Changes within this time are sent as one request. */
+/** Delay in milliseconds: changes within it are sent as one request. */
 const SETTLE_MS = 120;
 
 /** Provides the run of this server. */

@@ -9,7 +9,7 @@ export interface IRangeQuery {
   readonly run: string;
   readonly sinceMs: number | null;
   readonly untilMs: number | null;
-  /** The seconds up to the newest sample in place of two times. */
+  /** The last seconds up to the newest sample, instead of two times. */
   readonly lastS: number | null;
 }
 

@@ -188,7 +188,7 @@ function Plots(props: IViewsProps): React.JSX.Element {
   );
 }
 
-/** Buttons that open one metric of all GPUs in the main area, or are dragged to a place in it. */
+/** Buttons that open one metric of all GPUs in the main area, or are dragged into it. */
 function GaugeButtons(props: IViewsProps): React.JSX.Element {
   const { commands, drag, trans } = props;
   return (

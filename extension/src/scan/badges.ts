@@ -5,7 +5,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ScanRequests, Verdict } from './requests';
 
 const BADGE = 'jp-Gipfel-verdict';
-/** Files that programs load as models. */
+/** Names of files that programs load as models. */
 const MODELS =
   /\.(pt|pth|bin|pkl|pickle|ckpt|safetensors|joblib|npy|npz|h5|hdf5|keras|onnx|gguf|nemo|msgpack|ipynb)$/i;
 /** The server's limit for one request. */
@@ -17,7 +17,7 @@ const SHAPES: Readonly<Record<Verdict, string>> = {
   malicious: '▲'
 };
 
-/** Return the words of a verdict. */
+/** Return a verdict as translated text. */
 export function verdictText(verdict: Verdict, trans: TranslationBundle): string {
   return {
     plain: trans.__('Plain: loading it only builds values'),
@@ -27,7 +27,7 @@ export function verdictText(verdict: Verdict, trans: TranslationBundle): string 
   }[verdict];
 }
 
-/** Badges with the verdict on model files in a file browser, whose verdicts are asked for when it refreshes. */
+/** Badges with the verdict on model files in a file browser, requested whenever it refreshes. */
 export class VerdictBadges {
   constructor(
     private readonly browser: FileBrowser,
@@ -46,7 +46,7 @@ export class VerdictBadges {
     void this.refresh();
   }
 
-  /** Ask for the verdicts of the files that are shown, and draw them. */
+  /** Request the verdicts of the shown files, and draw their badges. */
   async refresh(): Promise<void> {
     const paths = Array.from(this.browser.model.items())
       .filter(item => item.type !== 'directory' && MODELS.test(item.name))
@@ -55,7 +55,7 @@ export class VerdictBadges {
     try {
       this.verdicts = paths.length === 0 ? {} : await this.requests.kept(paths);
     } catch {
-      // A busy server: the badges stay as they are until the next refresh.
+      // The server is busy: keep the badges until the next refresh.
       return;
     }
     this.draw();

@@ -2,7 +2,7 @@ import type { ServerConnection } from '@jupyterlab/services';
 
 import { requestJson } from '../common/request';
 
-/** Verdict on a file, from the most to the least harmless. */
+/** Verdict on a file, from harmless to harmful. */
 export type Verdict = 'plain' | 'needs code' | 'not understood' | 'malicious';
 
 /** One reason for a verdict. */

@@ -16,16 +16,16 @@ import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { errorMessage } from '../common/error-message';
 import { requestJson } from '../common/request';
 
-/** What was saved of a container, and what could not be. */
+/** The parts of a container that were saved, and those that could not be. */
 interface ISaved {
   readonly directory: string;
   readonly installed: readonly string[];
   readonly notes: readonly string[];
-  /** The command that builds an image of it. */
+  /** The command that builds an image from the saved directory. */
   readonly build: string;
 }
 
-/** Add the command that saves what pip and apt installed in this container as a directory that builds the same. */
+/** Add the command that saves packages of pip and apt in this container as a directory that builds an equal image. */
 export function addSaveEnvironment(
   app: JupyterFrontEnd,
   browser: IDefaultFileBrowser | null,

@@ -6,7 +6,7 @@ import { Notice } from '../common/notice';
 import { Table } from '../common/table';
 import type { IDocumentTab } from '../job/document-tab';
 
-/** Return the tab "Security" of the job page: what is known of the job's image, and what was accepted. */
+/** Return the tab "Security" of the job page: the verdict on the job's image, and findings that were accepted. */
 export function securityTab(trans: TranslationBundle): IDocumentTab<IJobSecurity> {
   return {
     id: 'security',

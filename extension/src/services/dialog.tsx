@@ -34,7 +34,7 @@ export async function startService(
   });
 }
 
-/** Show the dialog until what it requests succeeds, or the user cancels it. */
+/** Show the dialog until its request succeeds or the user cancels it. */
 export async function untilAccepted<T extends object>(
   body: FormBody<T>,
   title: string,

@@ -7,7 +7,7 @@ import { ActionButton } from '../views/elements';
 import { keyOfWorkload, OtherWorkload } from '../workloads/other';
 import type { ServicesModel } from './model';
 
-/** Create the kind of workload that services are. */
+/** Create the workload kind of services. */
 export function serviceKind(
   model: ServicesModel,
   trans: TranslationBundle,
@@ -64,7 +64,7 @@ function Service({ service, model, trans, share }: IProps): React.JSX.Element {
   );
 }
 
-/** Those with access to a service, each with a button that ends it. */
+/** Users and groups with access to a service, each with a button that ends the access. */
 function Shares({ service, model, trans }: Omit<IProps, 'share'>): React.JSX.Element | null {
   return (
     <>

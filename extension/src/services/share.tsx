@@ -9,7 +9,7 @@ import type { ServicesModel } from './model';
 const HOUR_S = 3600;
 const DAY_S = 24 * HOUR_S;
 
-/** Show who can get access to a service, and give it. */
+/** Show a dialog with the users and groups that can get access to a service, and give access to the chosen one. */
 export async function shareService(
   model: ServicesModel,
   trans: TranslationBundle,

@@ -20,7 +20,7 @@ export class ActivityModel implements IDisposable {
     return this._changes.activity;
   }
 
-  /** Whether there is a GPU to show. */
+  /** True if there is a GPU to show. */
   get active(): boolean {
     return (this.activity?.gpus ?? 0) > 0;
   }

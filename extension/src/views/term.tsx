@@ -28,7 +28,7 @@ export function Help({ term, trans }: { term: ITerm; trans: ITranslation }): Rea
         aria-expanded={open}
         aria-label={trans.__('Explain: %1', term.name)}
         onClick={event => {
-          // Not the checkbox or the summary that it stands in.
+          // Do not toggle the checkbox or summary that contains this button.
           event.preventDefault();
           event.stopPropagation();
           note.current?.togglePopover();

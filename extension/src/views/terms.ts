@@ -1,6 +1,6 @@
 /** Terms that views explain behind a "?". `generate_api.py` writes them into the glossary, `extension/GLOSSARY.md`. */
 
-/** Where the pages of terms are. */
+/** Base URL of the terms' pages. */
 export const DOCUMENTATION = 'https://github.com/gipfel-hpc/gipfel/blob/main/';
 
 /** A term, its meaning in two sentences, and a page of the documentation. */

@@ -55,7 +55,7 @@ export function hostView<T extends object>(
   };
 }
 
-/** What a view shows that keeps more than the kernel's state. */
+/** Model of a view that keeps more than the kernel's state. */
 export interface IWidgetViewModel {
   dispose(): void;
 }

@@ -4,7 +4,7 @@ import { detailsOf, launchOf } from '../views/launch/document';
 import { NO_LINES, appendLines, type ILogLines, type LogLine } from '../views/launch/log-lines';
 import { notify, type IWidgetModel, type IWidgetViewModel } from './host';
 
-/** Lines of the log: its end if `first`, of a rank or of all; else new lines of all ranks. */
+/** Lines of the log: if `first`, the end of the log of one or all ranks; else new lines of all ranks. */
 interface ILogsMessage {
   readonly type: 'logs';
   readonly first: boolean;

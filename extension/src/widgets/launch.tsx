@@ -6,7 +6,7 @@ import { ENGLISH } from '../views/translation';
 import { hostModel } from './host';
 import { LaunchCellModel } from './launch-model';
 
-/** What the labextension offers to widgets on its page; missing on other pages. */
+/** Functions that the labextension offers to widgets on its page; undefined on other pages. */
 interface IOffered {
   readonly openNotebook: ((id: string) => void) | undefined;
   readonly openJob: ((id: string, run: string) => void) | undefined;

@@ -24,7 +24,7 @@ export async function offeredPlotly(): Promise<IPlotly | null> {
   return (await page[OFFER]?.()) ?? null;
 }
 
-/** The figures of a cell: of the kernel's state, and with the samples that it sends. */
+/** The figures of a cell, from the kernel's state and the samples that it sends. */
 export class CellFigures implements IFigureSource {
   /** @param _themeChanged Called when the page has another theme. */
   constructor(
@@ -49,7 +49,7 @@ export class CellFigures implements IFigureSource {
     return (name === ACTIVITY ? (this._kernel.get('figure') as IFigure | undefined) : plots[name]) ?? null;
   }
 
-  /** No server draws the activity for a zoom, nor for a dark page. */
+  /** Return the options: no server redraws the activity after a zoom or for a dark page. */
   options(name: string): IFigureOptions {
     return name === ACTIVITY
       ? { standalone: true, darkColours: this._kernel.get('dark_colours') as Record<string, string> }

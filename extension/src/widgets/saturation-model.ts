@@ -20,7 +20,7 @@ export class SaturationCellModel implements IWidgetViewModel {
     private readonly _kernel: IWidgetModel,
     private readonly _changed: () => void
   ) {
-    // A running kernel responds soon; a saved notebook has none.
+    // A running kernel responds soon; a saved notebook has no kernel.
     this._heardMs = Date.now() - this._silentMs + FIRST_WORD_MS;
     _kernel.on('msg:custom', this._onMessage);
     _kernel.on('change:figure', this._hear);
@@ -135,7 +135,7 @@ export class SaturationCellModel implements IWidgetViewModel {
 
   private readonly _onMessage = (message: KernelMessage, buffers?: readonly BlobPart[]): void => {
     if (message.type === 'samples') {
-      // The figures take them in by themselves; of the rest, only the state may change.
+      // The figures handle the samples themselves; apart from them, only the state may change.
       const before = this.state;
       this._figures?.extend({ traces: message.traces });
       this._heardMs = Date.now();

@@ -10,7 +10,7 @@ import { hostView } from './host';
 interface IVettingState {
   /** Empty before there is a report. */
   readonly grid: IGrid | Record<string, never>;
-  /** Message where there is no grid, or where it is no longer updated. */
+  /** Message if there is no grid, or if the grid is no longer updated. */
   readonly message: string;
 }
 

@@ -11,7 +11,7 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** What limits the user's jobs, and what is left, as `gipfel quota` prints it; requested when it is opened. */
+/** Limits of the user's jobs and the remaining resources, as in `gipfel quota`; requested when it is opened. */
 export function Limits({ ask, trans }: IProps): React.JSX.Element {
   const [limits, setLimits] = React.useState<ILimits | null>(null);
   const [error, setError] = React.useState('');

@@ -10,11 +10,11 @@ const POLL_MS = 3_000;
 const REST_MS = 30_000;
 
 /**
- * A list of the user's workloads, requested when the server pushes a change; without that it is polled while it is
- * visible: often while one is running, else rarely.
+ * A list of the user's workloads, requested when the server pushes a change. If it does not push, it is polled while it
+ * is visible: often while a workload is running, else rarely.
  */
 export abstract class WorkModel<T> implements IWorkloads<T> {
-  /** @param changes What the server pushes about the list; null if it is only polled. */
+  /** @param changes Changes of the list that the server pushes; null if it is only polled. */
   constructor(changes: IPushed | null = null) {
     this._poll = new ViewPoll('work', () => this._ask(), changes);
   }
@@ -117,7 +117,7 @@ export abstract class WorkModel<T> implements IWorkloads<T> {
   private async _ask(): Promise<number | null> {
     try {
       this._items = await this.list();
-      // Those that are shown grow.
+      // Logs that are shown may grow.
       for (const id of this._logs.keys()) {
         this._logs.set(id, await this.readLog(id));
       }

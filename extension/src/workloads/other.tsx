@@ -99,7 +99,7 @@ export function otherKind(
   };
 }
 
-/** Return what identifies a workload among those of all kinds. */
+/** Return a key that identifies a workload among those of all kinds. */
 export function keyOfWorkload({ kind, id }: IOtherWorkload): string {
   return `${kind}:${id}`;
 }

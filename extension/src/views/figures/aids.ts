@@ -4,7 +4,7 @@ import type { IFigureAids } from './figure';
 import type { FigureView, ITimeSpan } from './plot';
 import { ValuesTable } from './values-table';
 
-/** Shares of the shown time by which a key moves its begin and its end. */
+/** Fractions of the shown time span by which a key moves its start and its end. */
 const MOVES: Readonly<Record<string, readonly [number, number]>> = {
   '+': [0.25, -0.25],
   '=': [0.25, -0.25],
@@ -16,7 +16,7 @@ const SHORTEST_MS = 5_000;
 
 /**
  * Zoom and move a figure's time axis by keys until the returned function is called: `+` and `-`, the arrow keys, and
- * `0` or Escape for the whole.
+ * `0` or Escape for the moving window or the whole run.
  *
  * @param zoom Called with the new time span; null for the moving window or the whole run.
  */
@@ -55,7 +55,7 @@ export function attachKeys(
   };
 }
 
-/** What helps to read figures: one cursor through all of a page or cell, keys, bands and tables. */
+/** Aids for reading figures: a cursor shared by all figures of a page or cell, keys, bands and tables. */
 export class FigureAids implements IFigureAids {
   constructor(private readonly _cursor: ITimeCursor = new TimeCursor()) {}
 

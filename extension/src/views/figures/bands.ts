@@ -8,12 +8,12 @@ type Values = (number | null)[];
 
 /** A line as it is drawn, and the trace of the band from the least to the greatest value around it. */
 export interface IBandedLine {
-  /** What differs from the trace. */
+  /** Properties of the line that differ from the trace. */
   readonly line: { readonly x: number[]; readonly y: Values; readonly legendgroup?: string };
   readonly band: ITrace | null;
 }
 
-/** One column, or one point that is a mean itself. */
+/** The values of one column of pixels, or one point that is itself a mean. */
 interface IColumn {
   readonly x: number;
   readonly y: number;

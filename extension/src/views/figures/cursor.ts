@@ -77,7 +77,7 @@ interface IDrawn extends HTMLElement {
   };
 }
 
-/** The place of a figure's time axis in pixels from its left side, and its range. */
+/** Position of a figure's time axis, in pixels from the left side of the figure, and its range. */
 export interface IAxisPlace {
   readonly left: number;
   readonly width: number;

@@ -1,11 +1,11 @@
-/** Share of the main thread for draws that no user waits for, of all plots together: 45 ms of a second. */
+/** Fraction of the main thread's time for non-urgent draws of all plots together: 45 ms per second. */
 const SHARE = 0.045;
-/** Largest share, on a machine so slow that plots would otherwise stop updating. */
+/** Largest fraction, used on a machine so slow that plots would otherwise stop updating. */
 const MOST_SHARE = 0.2;
 const LONGEST_PAUSE_MS = 2000;
 const SHORTEST_PAUSE_MS = 40;
 
-/** Draws one plot after the other and measures each, so that the page stays responsive. */
+/** Draws plots one after the other, with pauses by their measured durations, so that the page stays responsive. */
 export class DrawQueue {
   /**
    * Queue a draw of a plot; it replaces a queued draw of the same plot. Several plots may have one name.
@@ -47,7 +47,7 @@ export class DrawQueue {
     try {
       await draw();
     } catch {
-      // The plot reports its own failure; the others continue.
+      // The plot reports its failure itself; continue with the others.
     } finally {
       const now = performance.now();
       this._freeAt = now + pauseMs(now - started);

@@ -9,7 +9,7 @@ import { FigureView, type IFigureContent, type IFigureOptions, type ITimeSpan } 
 import type { PlotlyLoader } from './plotly';
 import type { SampleUpdate } from './traces';
 
-/** Called with what changes in a figure. */
+/** Callbacks for the changes of a figure. */
 export interface IFigureFollower {
   /** There is a new figure. */
   replaced(): void;
@@ -19,9 +19,9 @@ export interface IFigureFollower {
   restyled(): void;
 }
 
-/** What helps to read figures beyond drawing them. */
+/** Optional aids for reading figures: bands, tables, cursor and keys. */
 export interface IFigureAids {
-  /** Draws lines that are denser than the pixels. */
+  /** Returns a line with its band if it has more points than the plot has pixels. */
   readonly bandedLine: typeof bandedLine;
   /** A figure as text. */
   readonly Table: React.ComponentType<{
@@ -33,7 +33,7 @@ export interface IFigureAids {
   attach(node: HTMLElement, view: FigureView, zoom: (span: ITimeSpan | null) => void): () => void;
 }
 
-/** Provides figures by name, and what changes in them. */
+/** Provides figures by name, and reports their changes. */
 export interface IFigureSource {
   readonly loadPlotly: PlotlyLoader;
   /** Draws the figures one after the other. */

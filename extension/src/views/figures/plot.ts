@@ -42,7 +42,7 @@ export interface IFigureListener extends IClickListener {
 export interface IFigureOptions {
   /**
    * True if no server redraws the figure for a zoom: it keeps the user's zoom while it grows, and its axis has the
-   * length of what was recorded, at most that of the window.
+   * length of the recording, but at most the length of the window.
    */
   readonly standalone?: boolean;
   /** True if the figure is as high as its node, if that is higher than the figure needs. */
@@ -90,7 +90,7 @@ export class FigureView {
       // plotly.js uses it in a CSS selector when the trace is removed, and throws if that is invalid.
       trace.uid = trace.uid.replace(/[^\w-]/g, '_');
     }
-    // plotly.js keeps these objects, and stores in them which lines are hidden.
+    // plotly.js keeps these objects, and records in them which lines are hidden.
     this._drawn = this._traces.map(trace => ({ ...trace }));
     this._given = layout;
     this._config = { ...CONFIG, ...config };
@@ -123,7 +123,7 @@ export class FigureView {
     this.listener.onZoom?.(span);
   }
 
-  /** What is drawn, as a table can say it. */
+  /** The drawn content, for a table of values. */
   get content(): IFigureContent {
     return { traces: this._traces, layout: this._given ?? {} };
   }
@@ -213,7 +213,7 @@ export class FigureView {
     return localTimeLayout(layout, offsetMs);
   }
 
-  /** Return what draws a line with its band on the time axis that will be shown. */
+  /** Return the function that computes a line and its band for the time axis that will be shown. */
   private _bandOf(layout: PartialJSONObject): (trace: ITrace) => IBandedLine | null {
     const { banded } = this.options;
     const { range, type } = (layout.xaxis ?? {}) as { range?: number[]; type?: string };

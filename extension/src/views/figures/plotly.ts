@@ -13,7 +13,7 @@ export interface IPlotly {
   readonly Plots: { resize(node: HTMLElement): Promise<unknown> };
 }
 
-/** Loads the page's plotly.js: the panel has it as a chunk of its own, and a widget takes the panel's. */
+/** Loads the page's plotly.js: the panel from a separate chunk, a widget from the panel. */
 export type PlotlyLoader = () => Promise<IPlotly>;
 
 /** A node with a plot of plotly.js. */
@@ -31,7 +31,7 @@ export interface IPlotlyClick {
   readonly event?: Pick<MouseEvent, 'ctrlKey' | 'shiftKey' | 'metaKey'>;
 }
 
-/** Called with what the user clicked; `add` is true with Ctrl, Shift or Cmd. */
+/** Callbacks for clicks; `add` is true with Ctrl, Shift or Cmd. */
 export interface IClickListener {
   /** A row of the heat map. */
   onRow?(row: number, add: boolean): void;

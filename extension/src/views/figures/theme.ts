@@ -48,7 +48,7 @@ export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSO
   return result;
 }
 
-/** Return what reads the colours of a page; where the browser forces them, there are those of text and page. */
+/** Return a function that reads the page's colours; if the browser forces colours, only those of text and page. */
 function coloursOf(node: HTMLElement): (name: string, otherwise: string) => string {
   const style = getComputedStyle(node);
   const forced = forcedDark();
@@ -86,7 +86,7 @@ function withFont(part: PartialJSONObject, key: string, color: string): PartialJ
   return { ...part, [key]: { ...(part[key] as PartialJSONObject | undefined), color } };
 }
 
-/** The background that was judged last: a figure asks at each draw, and reading a canvas is slow. */
+/** Cache of the last result: each draw asks for the background, and reading a canvas is slow. */
 let last = { ground: '', dark: false };
 
 /** The queries that change where the browser forces its user's colours on pages. */
@@ -94,13 +94,13 @@ export const FORCED = ['(forced-colors: active)', '(prefers-color-scheme: dark)'
 
 /** Return true if the browser forces a dark page, false if it forces a light one, null if pages have their colours. */
 export function forcedDark(): boolean | null {
-  // Not in every place where views run.
+  // matchMedia does not exist everywhere that views run.
   const matches = (query: string): boolean =>
     typeof globalThis.matchMedia === 'function' && globalThis.matchMedia(query).matches;
   return matches(FORCED[0]) ? matches(FORCED[1]) : null;
 }
 
-/** Return true if the page around a node is dark: by its theme, or since the browser forces that. */
+/** Return true if the page around a node is dark: because of its theme, or because the browser forces it. */
 export function isDark(node: HTMLElement): boolean {
   const forced = forcedDark();
   if (forced !== null) {

@@ -30,7 +30,7 @@ export interface ITrace extends PartialJSONObject {
   counts?: number[];
 }
 
-/** Multiple of the usual distance of points from which a line has a gap. */
+/** A line has a gap if the distance of two points is this multiple of the usual distance. */
 const GAP = 3.5;
 
 /** Return new points, after a missing one if samples are missing: no line is drawn across the gap. */

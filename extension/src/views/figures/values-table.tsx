@@ -7,7 +7,7 @@ import { newestOf, type ITrace } from './traces';
 
 const REFRESH_MS = 5_000;
 
-/** A figure as text: a table of the last minute, read again while it is open. */
+/** A figure as text: a table of the last minute's values, updated while it is open. */
 export function ValuesTable(props: {
   /** Description of the figure. */
   label: string;
@@ -88,7 +88,7 @@ function digits(value: number): string {
 
 const RECENT_MS = 60_000;
 
-/** What a line or a row of a heat map was in the last minute that is drawn. */
+/** Values of a line, or of a row of a heat map, in the last minute that is drawn. */
 export interface IRecentValues {
   readonly name: string;
   readonly unit: string;

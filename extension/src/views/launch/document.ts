@@ -23,7 +23,7 @@ export interface ILaunchDetails {
   readonly losses: readonly number[];
 }
 
-/** The document of a launch as the kernel sends it: a part of it until the launch has started. */
+/** The document of a launch as the kernel sends it; incomplete until the launch has started. */
 export interface ILaunchDocument extends Partial<Omit<ILaunch, 'training_curve'>>, Partial<ILaunchDetails> {
   readonly training_curve?: ITrainingCurve & { readonly losses?: readonly (readonly [number, number])[] };
   readonly failure?: { readonly rank: number | null } | null;

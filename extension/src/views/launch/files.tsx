@@ -17,7 +17,7 @@ interface IFilesProps {
   readonly launch: ILaunch;
   /** The launch's directory; empty where it is not known. */
   readonly folder: string;
-  /** Undefined where the page can't reach the files, which are then only named. */
+  /** Undefined if the page can't reach the files; then only their names are shown. */
   readonly fileUrl: FileUrl | undefined;
   readonly trans: ITranslation;
 }

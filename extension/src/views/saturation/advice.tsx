@@ -4,7 +4,7 @@ import type { IAdvice, IEvidence } from '../../api';
 import type { ITimeSpan } from '../figures/plot';
 import type { ITranslation } from '../translation';
 
-/** Number of pieces shown before "more" is clicked. */
+/** Number of pieces of advice shown before "more" is clicked. */
 const FIRST = 3;
 const MARGIN = 0.5;
 

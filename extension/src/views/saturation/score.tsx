@@ -12,11 +12,11 @@ const GRADES: readonly (readonly [number, (trans: ITranslation) => string])[] = 
   [40, trans => trans.__('fair')],
   [20, trans => trans.__('low')]
 ];
-/** Points of the largest loss from which it is named first. */
+/** Minimum of the largest loss, in points, with which it is named first. */
 const MIN_LOSS = 5;
-/** Difference of the bounds of a score, in points, from which they are shown. */
+/** Minimum difference of a score's bounds, in points, with which they are shown. */
 const MIN_RANGE = 5;
-/** Seconds of samples before which a live score says more on the moment than on the work. */
+/** Seconds of samples that a live score needs before it represents the work rather than the moment. */
 const EARLY_S = 5;
 /** Seconds for which a cause must last before the server shows advice on it. */
 const ADVICE_S = 60;
@@ -30,7 +30,7 @@ interface IBreakdownProps {
 /**
  * The score and its losses, together 100, with the loss breakdown.
  *
- * `live` is the number of GPUs that are being recorded now; leave it out for what is over.
+ * `live` is the number of GPUs that are being recorded now; leave it out for an ended run.
  */
 export function Score(props: { score: IScore; live?: number; trans: ITranslation }): React.JSX.Element {
   const { score, live = 0, trans } = props;
@@ -81,7 +81,7 @@ export function Score(props: { score: IScore; live?: number; trans: ITranslation
   );
 }
 
-/** What comes next, in the first seconds of a live view. */
+/** Text in the first seconds of a live view: what will be shown. */
 function Measuring(props: { gpus: number; trans: ITranslation }): React.JSX.Element {
   const { gpus, trans } = props;
   return (

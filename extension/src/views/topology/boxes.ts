@@ -1,6 +1,6 @@
 import type { INodeBox } from '../../api';
 
-/** What a mark stands for. */
+/** The kind of unit that a mark represents. */
 export type MarkUnit = 'gpu' | 'nic' | 'rank';
 
 /** A GPU, a NIC, or a rank whose GPU is unknown, with its place in pixels. */
@@ -37,7 +37,7 @@ export interface IArrangement {
   readonly marks: readonly IMark[];
 }
 
-/** With more nodes, each is drawn small: without NUMA nodes and texts in the marks. */
+/** Largest number of nodes that are drawn in full; more are drawn small, without NUMA nodes and texts in marks. */
 const MOST_FULL = 40;
 const CHARACTER = 6.3;
 const LABEL = 15;
@@ -56,7 +56,7 @@ const SMALL: ISizes = { gpu: 11, nic: 5, gap: 2, padding: 4, perRow: 8, texts: f
 
 const NOTHING: IArrangement = { width: 0, height: 0, frames: [], marks: [] };
 
-/** Return true if so many nodes are drawn small. */
+/** Return true if this number of nodes is drawn small. */
 export function isFolded(nodes: number): boolean {
   return nodes > MOST_FULL;
 }

@@ -5,7 +5,7 @@ import type { ITranslation } from '../translation';
 import type { IArrangement, IFrame, IMark } from './boxes';
 import { describe, hueOf, linesOf, stateOf, toneOf, type ILine, type ILit } from './lit';
 
-/** What a drawing shows. */
+/** Properties of a drawing. */
 export interface IDrawingProps {
   readonly topology: IJobTopology;
   readonly arrangement: IArrangement;
@@ -220,7 +220,7 @@ export function linesFor(
   if (current === null || !('ranks' in current) || current.unit !== 'gpu' || lit?.gpu.has(current.name)) {
     return own;
   }
-  // All GPUs of the node: then each of its links has both ends.
+  // Pass all GPUs of the node, so that each link of the current one has both ends.
   const node = new Set(marks.filter(mark => mark.node === current.node).map(mark => mark.name));
   const shown = linesOf(topology, marks, frames, node);
   return [...own, ...shown.filter(line => line.first === current || line.second === current)];

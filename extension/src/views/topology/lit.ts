@@ -2,10 +2,10 @@ import type { IJobTopology, ILinkLine, IRankPlace } from '../../api';
 import type { ITranslation } from '../translation';
 import type { IFrame, IMark } from './boxes';
 
-/** Of a mark: selected; used by the job; used by no rank. */
+/** State of a mark: `chosen` is selected, `job` is used by the job, `free` is used by no rank. */
 export type MarkState = 'chosen' | 'job' | 'free';
 
-/** What a selection of ranks lights: names by unit. */
+/** Names of the units that a selection of ranks highlights, by kind. */
 export interface ILit {
   readonly gpu: ReadonlySet<string>;
   readonly nic: ReadonlySet<string>;
@@ -39,7 +39,7 @@ export function stateOf(mark: IMark, lit: ILit | null): MarkState {
   return mark.ranks.length > 0 ? 'job' : 'free';
 }
 
-/** Return the hue of a coordinate among so many, in degrees; neighbours differ. */
+/** Return the hue of a coordinate among `count`, in degrees; neighbours differ. */
 export function hueOf(value: number, count: number): number {
   return Math.round(210 + (360 * value) / Math.max(1, count)) % 360;
 }
@@ -57,7 +57,7 @@ export interface ILine {
   readonly second: IMark | IFrame;
 }
 
-/** More lit GPUs have no lines, which would hide them. */
+/** Largest number of highlighted GPUs with lines; the lines of more would hide them. */
 const MOST_LINKED = 64;
 
 /** Return the links of lit GPUs: between them, to the switches of their node, to their NUMA node and nearest NIC. */
@@ -98,7 +98,7 @@ function lineOf(
   const first = marks.get(name);
   const numa = /^numa:(\d+)$/.exec(end)?.[1];
   const second = marks.get(end) ?? frames.get(numa === undefined ? node : `${numa}@${node}`);
-  // Of a link between two GPUs, both must be lit: each other one is a link to what is not selected.
+  // For a link between two GPUs, both must be highlighted; otherwise it leads to a GPU that is not selected.
   const isLit = lit.has(name) && (!marks.has(end) || lit.has(end));
   return first && second && isLit ? { kind: link.kind, count: link.count, first, second } : null;
 }

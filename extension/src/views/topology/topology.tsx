@@ -7,7 +7,7 @@ import { arrange, isFolded, type IArrangement, type IFrame, type IMark } from '.
 import { Frames, Lines, linesFor, Marks } from './drawing';
 import { describe, LINKS, litBy, type ILine } from './lit';
 
-/** What a click selects. */
+/** The kind of unit that a click selects. */
 export type TopologyUnit = 'rank' | 'gpu' | 'nic' | 'node' | 'switch';
 
 interface ITopologyProps {
@@ -147,7 +147,7 @@ function focusNext(
   for (const [name, item] of items) {
     const [x, y] = [item.x - from.x, item.y - from.y];
     const along = x * right + y * down;
-    // What lies beside the direction counts as farther away.
+    // A box that lies off the direction counts as farther away.
     const distance = along + 3 * Math.abs(x * down + y * right);
     if (item.unit !== 'numa' && along > 0 && (best === null || distance < best[0])) {
       best = [distance, name];
@@ -164,7 +164,7 @@ function focusNext(
   }
 }
 
-/** How scattered the job is, where the switches are from, and what contradicts. */
+/** Notes: how scattered the job is, the source of the switches, and contradictions between sources. */
 function Findings(props: { topology: IJobTopology; trans: ITranslation }): React.JSX.Element {
   const { topology, trans } = props;
   return (
@@ -258,7 +258,7 @@ function useWidth(): [React.RefObject<HTMLDivElement>, number] {
       return;
     }
     const measure = (): void => {
-      // The frame of the outermost box, and a hidden panel has no width.
+      // Minus the frame of the outermost box; a hidden panel has no width.
       setWidth(Math.max(120, Math.floor(found.clientWidth) - 2));
     };
     const observer = new ResizeObserver(measure);

@@ -35,7 +35,7 @@ interface ICellPosition {
   readonly column: number;
 }
 
-/** Nodes x checks, with the reason of the hovered, focused or clicked cell below. Arrow keys move between cells. */
+/** Nodes and checks, with the reason of the hovered, focused or clicked cell below. Arrow keys move between cells. */
 export function Grid(props: { grid: IGrid; trans: ITranslation }): React.JSX.Element {
   const { grid, trans } = props;
   const [hovered, setHovered] = React.useState<ICellPosition | null>(null);
