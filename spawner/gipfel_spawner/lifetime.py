@@ -24,6 +24,7 @@ from .start.traits import SpawnerTraits
 
 #: Seconds after which a report is ignored: a server that stopped reporting is not necessarily idle.
 FRESH_S = 300.0
+#: Longest job that is assumed for GPU hours if no time limit was requested.
 _MAX_JOB_S = 30 * 86400
 
 _Seconds = Annotated[StrictInt, Field(ge=0, le=10**9)]

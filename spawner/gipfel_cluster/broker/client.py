@@ -41,10 +41,13 @@ from .messages import (
 )
 
 Answer = TypeVar("Answer", bound=Frozen)
+#: Time limit of a request in seconds, longer than the broker's own limits, and limit of the connection alone.
 _LIMIT_S = 75.0
 _CONNECT_S = 10.0
+#: Seconds between two attempts to connect while the broker's queue is full.
 _PAUSE_S = 0.05
 _REPLIES: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended, config=DEFER_BUILD)
+#: Job ids in one `QueryRequest`.
 _MAX_JOBS = 1000
 
 

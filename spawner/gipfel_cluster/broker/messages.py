@@ -17,6 +17,7 @@ MAX_BYTES = 1 << 19
 #: The socket's name in the directory of a job's sockets.
 SOCKET = "broker"
 
+#: Maximum size in bytes of a command line.
 _MAX_COMMAND = 96 << 10
 
 Kind = TypeVar("Kind")

@@ -53,12 +53,15 @@ from .messages import (
 )
 from .serving import STREAMS, Connection, Server, relay_until_end
 
+#: Commands that run at the same time; further ones are refused.
 _MAX_CONTAINERS = 48
+#: Seconds for composing a command, and between SIGTERM and SIGKILL at its end.
 _PREPARE_S = 30.0
 _GRACE_S = 3.0
 # Engines whose whole container ends if the started process is killed.
 _KILLABLE_ENGINES = frozenset(("bubblewrap", "host"))
 _MAX_REQUESTS = 4  # concurrent requests to the scheduler and to file systems
+#: Time limit of other requests in seconds, including their wait for one of these.
 _ANSWER_S = 60.0
 
 

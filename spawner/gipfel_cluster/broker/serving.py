@@ -25,12 +25,17 @@ from .messages import MAX_BYTES, Ended, Refusal, Signal, to_line
 #: Number of descriptors of a command: standard input, output and error.
 STREAMS = 3
 _PIECE = 1 << 16
+#: Seconds that a client has to read an answer.
 _SEND_S = 10.0
 _CREDENTIALS = struct.Struct("iII")
 _MAX_CONNECTIONS = 96
+#: Length of the socket's queue of clients that are not accepted yet.
 _MAX_WAITING = 512
+#: Seconds that a client has to send its request.
 _READ_S = 10.0
+#: Seconds until the next attempt to accept a client if that failed.
 _PAUSE_S = 0.1
+#: Maximum size in bytes of a `Signal`, the only message that may follow a request.
 _LINE_BYTES = 256
 
 

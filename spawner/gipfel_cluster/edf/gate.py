@@ -31,6 +31,7 @@ WEB_PORTS = (80, 443)
 Mode = Literal["refuse", "warn"]
 
 _MAX_HOSTS = 200
+#: Characters of a host name. Source: RFC 1035, 255 bytes with the lengths of the first label and the root.
 _MAX_NAME = 253
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_-]{1,63}){0,30}\.?")
 #: Last label of a name that resolvers read as an IPv4 address. Source: WHATWG URL, "ends in a number".

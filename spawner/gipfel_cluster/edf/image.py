@@ -46,6 +46,7 @@ _MACHINES = {
 }
 _MACHINE_ALIASES = {"i686": "i386", "arm64": "aarch64", "amd64": "x86_64", "ppc64": "ppc64le"}
 _COMPATIBLE = {("x86_64", "i386"), ("aarch64", "armv7l")}
+#: Bytes of an ELF file up to the end of ``e_machine``.
 _ELF_HEADER = 20
 #: Programs that are regular files in common distributions, and the dynamic loaders of images without a shell.
 _PROGRAMS = (

@@ -45,6 +45,7 @@ MAX_SETUP_BYTES = 1 << 16
 MAX_DIAGNOSTICS = 100
 #: Severity of a diagnostic; a note explains a consequence of an EDF that is correct.
 Severity = Literal["error", "warning", "note"]
+#: Maximum lengths of a diagnostic's texts, and of a value that a message quotes, in characters.
 _MAX_LENGTHS = {"key": 200, "message": 2000, "fix": 400}
 _MAX_QUOTED = 120
 #: Mount sources that name no file: the Container Engine and Pyxis mount a tmpfs, or unmount the destination.

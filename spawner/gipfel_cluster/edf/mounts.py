@@ -33,7 +33,7 @@ _DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-fA-F]{32,}")
 _NAME = re.compile(rf"(?:{_REGISTRY_HOST}/)?{_PART}(?:/{_PART})*")
 _REGISTRY = re.compile(_REGISTRY_HOST)
 _ANY_SCHEME = re.compile(r"[a-z]+://")
-_MAX_LENGTHS = 255
+_MAX_NAME_LENGTH = 255
 _SCHEME = re.compile(r"(docker|dockerd|podman)://")
 #: Location of an image: a registry, or the local storage of Docker or podman. Source: Enroot, `import`.
 Store = Literal["registry", "dockerd", "podman"]
@@ -220,7 +220,7 @@ def _name_problem(name: str, digest: str) -> str:
             return f"{tag!r} can't be a tag"
     if digest and not _DIGEST.fullmatch(digest):
         return f"{digest!r} is not a valid digest"
-    if len(name) > _MAX_LENGTHS or not _NAME.fullmatch(name):
+    if len(name) > _MAX_NAME_LENGTH or not _NAME.fullmatch(name):
         return f"{name!r} can't be an image" + (
             ": a name is in small letters" if name.lower() != name else ""
         )

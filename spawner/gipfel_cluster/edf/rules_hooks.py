@@ -33,12 +33,12 @@ _PYXIS = "com.pyxis."
 _PYXIS_SETTINGS = ("pytorch_remap_vars", "entrypoint_log")
 _VARIANTS = ("cuda12", "cuda13", "cuda-dl", "rocm5", "rocm6", "cuda11")
 _IGNORED = "it is silently ignored, and without its hook the network is slow"
-_MAX_LENGTHS = 60  # characters
+_MAX_GUESSED = 60  # characters; a longer name gets no suggestion
 
 
 def _guess(name: str, known: Iterable[str]) -> str:
     name = name.lower().replace("-", "_")
-    close = difflib.get_close_matches(name, known, 1) if len(name) <= _MAX_LENGTHS else []
+    close = difflib.get_close_matches(name, known, 1) if len(name) <= _MAX_GUESSED else []
     return next(iter(close), "")
 
 

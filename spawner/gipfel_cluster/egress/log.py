@@ -22,10 +22,12 @@ from ..regular_files import open_log, read_regular
 DIRECTORY, CLOSED = "gate", "closed.json"
 #: The field ``protocol`` of a line about ranks that run outside the gate that was declared for them.
 OUTSIDE = "outside"
+#: Size of a gate's file, from which nothing more is written.
 _MAX_BYTES = 8 << 20
 _MAX_CLOSED_BYTES = 4096
 #: Number of destinations that one gate counts separately; all further ones share one line.
 _MOST = 5000
+#: Nanoseconds between two writes of changed totals.
 _WRITE_NS = 2 * 10**9
 _OTHERS = "other destinations"
 

@@ -10,8 +10,10 @@ OK, MALFORMED, FAILED, UNKNOWN, REFUSED = 0, 1, 2, 3, 5
 TYPE_A, TYPE_AAAA = 1, 28
 _INTERNET = 1
 _HEADER = struct.Struct("!HHHHHH")
+#: Bits of the header's flags: QR, RD, RA and the four bits of OPCODE, which are 0 in a query.
 _IS_ANSWER, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
 _OPERATION = 0x7800
+#: Maximum number of addresses in one answer.
 _MOST_ADDRESSES = 16
 _TTL_S = 30
 

@@ -26,12 +26,15 @@ from .names import FAILED, MALFORMED, OK, REFUSED, TYPE_AAAA, UNKNOWN, answer, p
 
 Resolve = Callable[[str, int], list[str]]
 
+#: Limits of a request's head: bytes, and seconds without data; `_MOST_HEAD_S` limits all of it.
 _HEAD_BYTES = 64 << 10
 _HEAD_S = 30.0
 _CONNECT_S = 30.0
+#: Size of the pipe through which splice(2) moves data.
 _PIPE_BYTES = 1 << 20
 #: Numbers of connections and DNS queries that are handled concurrently; further ones are closed or dropped.
 _MOST_CONNECTIONS, _MOST_QUESTIONS = 512, 32
+#: Resolved addresses whose names are remembered, for programs that connect without the proxy.
 _MOST_NAMES = 4096
 _MOST_HEAD_S = 120.0
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")

@@ -28,6 +28,7 @@ TRACK_BEGIN_S = 10.0
 #: Variable with the address of the MLflow server to which jobs send their runs.
 TRACK_TO = "GIPFEL_TRACK_TO"
 _TRACK_TOKENS = ("GIPFEL_TRACK_TOKEN_FILE", "MLFLOW_TRACKING_TOKEN")
+#: Seconds until the receiver of live samples must be ready, and between SIGTERM and SIGKILL at its end.
 _READY_S = 30.0
 _END_S = 5.0
 

@@ -17,12 +17,14 @@ from ..scheduler.notation import expand_hostlist
 
 #: srun forwards SIGUSR2 to its tasks; on SIGTERM it would kill them with SIGKILL.
 END_SIGNAL = signal.SIGUSR2
+#: Seconds between two polls of the step's process, and between two checks of all nodes.
 _POLL_S = 0.5
 _CHECK_S = 5.0
 #: Seconds that the step of the recorders has to end: the time that each supervisor gives its recorder, and
 #: 5 s for Slurm to deliver the signal. If srun were killed earlier, a recorder could lose the segment that
 #: it is closing. `scheduler.supervisor.GRACE_SECONDS` must include this time.
 END_S = FLUSH_S + 5.0
+#: Seconds before the step is started again: doubled each time, and reset once a step has run this maximum.
 _FIRST_PAUSE_S = 5.0
 _MAX_PAUSE_S = 60.0
 #: A recorder that starts so many seconds later than the job is reported as an event.

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 
+#: Time limit of `squeue`, and interval between two queries, in seconds.
 _COMMAND_S = 30.0
 _INTERVAL_S = 60.0
 

@@ -35,8 +35,10 @@ _SQUASH_OPTIONS = (
     *("-comp", "zstd", "-Xcompression-level", "6"),
     *("-all-root", "-no-xattrs", "-noappend", "-quiet", "-no-progress"),
 )
+#: How long to wait for another build of the same path.
 _WAIT_SECONDS = 1800.0
 _PAUSE_SECONDS = 0.2
+#: Smaller files are not replaced by hard links, which would save little.
 _MIN_SHARED_BYTES = 4096
 
 

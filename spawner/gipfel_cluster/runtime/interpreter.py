@@ -22,6 +22,7 @@ _FOUND = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
 _MISSING = re.compile(r"^\s+(\S+) => not found", re.MULTILINE)
 _LOADER = re.compile(r"^\s+(/\S*/ld[-\w.]*\.so[.\d]*)(?: => \S+)? \(0x", re.MULTILINE)
 _TUNED = re.compile(r"/glibc-hwcaps/[^/]+/")
+#: Time limit of ldd and patchelf, and the number of files that one call gets.
 _SECONDS = 120
 _BATCH = 64
 # Libraries that are loaded by name at run time: name service, thread exit, and libraries for older programs.

@@ -26,6 +26,7 @@ from .model import DESCRIPTION
 #: The oldest supported glibc of an image: that of RHEL 8 and Debian 10.
 GLIBC = (2, 28)
 _PIP_SECONDS = 900
+#: Calls of pip until all requirements are known; see `_closure`.
 _PIP_ROUNDS = 6
 #: The supported versions of CPython in images.
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
@@ -33,7 +34,9 @@ VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 KERNELS = "kernels"
 #: The file in each directory that describes it.
 DIRECTORY_DESCRIPTION = "folder.json"
+#: Part of each directory's key: a new number makes existing directories outdated.
 _FORMAT = 1
+#: Oldest Python for which a directory contains what `gipfel_widgets` needs.
 _WIDGETS_FROM = (3, 11)
 _KERNEL = ("ipykernel",)
 # Packages that gipfel_widgets needs in addition to gipfel's own requirements.

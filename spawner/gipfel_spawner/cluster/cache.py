@@ -32,8 +32,10 @@ _TTL_SECONDS = 30.0
 _CHOICES_SECONDS = 120.0
 _START_SECONDS = 20.0
 _USAGE_SECONDS = 300.0
+#: Maximum numbers of users, and of job requests for expected starts, whose answers are cached.
 _MAX_USERS = 2000
 _MAX_STARTS = 500
+#: Concurrent queries of the scheduler about single users and requests.
 _MAX_CONCURRENT = 4
 
 

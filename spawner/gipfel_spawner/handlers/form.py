@@ -40,7 +40,9 @@ from ..form.options import OptionError, read_options
 from ..spawner import EDFSpawner
 from ..start.progress import clock_text
 
+#: Users whose requests a `RateLimiter` counts; above, the least recent one is forgotten.
 _MAX_TRACKED_USERS = 4096
+#: Maximum size of a request of the form's page; the largest has the text of an EDF.
 _MAX_REQUEST_BYTES = 160 << 10
 _STATIC = {"path": str(Path(__file__).parents[1] / "static")}
 _USER = r"/api/gipfel/users/([^/]+)"

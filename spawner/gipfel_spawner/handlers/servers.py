@@ -29,6 +29,7 @@ from ..spawner import EDFSpawner
 from .security import EndNetworkRequest, end_network, security_cache
 from .usage import saturation_cache
 
+#: Maximum size of a request's body.
 _MAX_BYTES = 4000
 # Seconds that a cancelled start has to clean up, as in JupyterHub.
 _CANCEL_S = 1.0

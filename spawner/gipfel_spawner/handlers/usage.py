@@ -30,8 +30,11 @@ _PAGE_WAIT_S = 1.0
 _CONNECT_S = 2.0
 _REQUEST_TIMEOUT_S = 10.0
 _MAX_BYTES = 4096
+#: Requests to servers at the same time.
 _MAX_CONCURRENT = 16
+#: A token is replaced after half of this time.
 _TOKEN_LIFETIME_S = 1800
+#: Servers that are not running are removed from the cache if it has more entries.
 _MAX_ENTRIES = 2000
 
 Bottleneck = Literal[

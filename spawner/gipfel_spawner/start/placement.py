@@ -35,6 +35,7 @@ Interface = Literal["", "lab", "notebook"]
 #: Interface -> path of the page that a user is taken to.
 INTERFACE_URLS = {"lab": "/lab", "notebook": "/tree"}
 _NOTEBOOK = "notebook"
+#: First major version of Jupyter Notebook that runs on Jupyter Server, as JupyterLab does.
 _FIRST_VERSION = 7
 # The engine for EDFs without an image; it is always available, and therefore not offered as a choice.
 _HOST = "host"

@@ -35,11 +35,13 @@ __all__ = [
 if TYPE_CHECKING:
     from ..spawner import EDFSpawner
 
+#: Characters of a service's name, and longest time for which access is given, in seconds.
 _MAX_NAME = 30
 _MAX_SHARE_S = 30 * 86400
 #: Maximum number of restarts of a service within so many seconds: one that always fails must not fill the
 #: queue.
 _MAX_RESTARTS, _RESTARTS_S = 3, 3600.0
+#: Time limit of a restart's request, and pause while the hub does not accept connections, in seconds.
 _START_S, _PAUSE_S = 60.0, 1.0
 
 

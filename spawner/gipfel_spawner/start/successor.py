@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Seconds that the earlier job has to answer its open requests once new requests go to the next job.
 _DRAIN_S = 5.0
+#: Seconds after a failed attempt until the next job is submitted again.
 _RETRY_S = 300.0
 _CONNECT_S = 3.0
 
