@@ -19,7 +19,7 @@ from ..telemetry.files import open_regular, read_json, read_tail
 
 #: Directories of Hugging Face's Trainer.
 TRAINER = re.compile(r"checkpoint-([0-9]{1,15})")
-#: Its state, written after the model and the optimizer: without it a directory is not complete.
+#: The Trainer's state, written after the model and the optimizer: without it a directory is not complete.
 _TRAINER_STATE = "trainer_state.json"
 _INDEX = "model.safetensors.index.json"
 _MODELS = ("model.safetensors", _INDEX, "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
@@ -78,7 +78,7 @@ def trainer_step(path: Path) -> int:
 
 
 def check_trainer(path: Path, *, verify: bool) -> tuple[Findings, bool]:
-    """Check a directory of the Trainer; return what was found, and whether it was finished at all."""
+    """Check a Trainer directory; return the findings, and whether the Trainer had finished writing it."""
     if not (path / _TRAINER_STATE).exists():
         return Findings(f"has no {_TRAINER_STATE}, which is written late"), False
     problem = _state_problem(path) or _missing_shards(path)
@@ -108,7 +108,7 @@ def _state_problem(path: Path) -> str:
 
 
 def _missing_shards(path: Path) -> str:
-    """Return what is wrong with the index or its shards; empty if nothing is, or there is no index."""
+    """Return what is wrong with the index or its shards, as a clause; empty without problems or index."""
     if not (path / _INDEX).exists():
         return ""
     try:
@@ -145,7 +145,7 @@ def _torch_file(path: Path, *, verify: bool) -> Findings:
     hashed = True
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         for member in _members(archive):
-            # torch.save does not compress; if its option for checksums is off, they are 0.
+            # torch.save does not compress. If its checksums are switched off, they are 0.
             if member.compress_type != zipfile.ZIP_STORED:
                 return Findings("is not of torch.save")
             try:
@@ -167,7 +167,7 @@ def _members(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
 
 
 def _safetensors(path: Path) -> Findings:
-    """Check that the tensors of a safetensors file fill it exactly, in place and size."""
+    """Check that the offsets and sizes of the tensors in a safetensors file cover it exactly."""
     header, begin, size = _header(path)
     places = []
     for tensor in header.values():
@@ -190,7 +190,7 @@ def _safetensors(path: Path) -> Findings:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """Return the tensors of a safetensors file, where their bytes begin, and the file's size."""
+    """Return the header entries of a safetensors file by tensor, the offset of the data, and the size."""
     with open_regular(path) as file:
         size = file.seek(0, 2)
         file.seek(0)

@@ -1,9 +1,9 @@
-"""Checkpoints in a directory: which are whole, what their hashes say, and which may be deleted.
+"""Checkpoints in a directory: which are complete, whether their hashes match, and which may be deleted.
 
-``gipfel_widgets.Checkpoints`` writes ``step-N`` with ``manifest.json``, by renaming a hidden directory that
-is whole already. Checkpoints of others are recognized, too: `torch.distributed.checkpoint` without hashes,
-and those of ``checkpoint_formats``. Nothing is unpickled. Standard library only, since ranks import it in
-their own image.
+``gipfel_widgets.Checkpoints`` writes ``step-N`` with ``manifest.json``, by renaming a hidden directory when
+it is complete. Checkpoints of other programs are recognized, too: `torch.distributed.checkpoint`, which has
+no hashes, and the formats of ``checkpoint_formats``. Nothing is unpickled. Standard library only, since ranks
+import this module in their own image.
 """
 
 import hashlib
@@ -30,20 +30,21 @@ from .checkpoint_formats import (
 )
 
 MANIFEST_NAME = "manifest.json"
-#: Written last by `torch.distributed.checkpoint`.
+#: The file that `torch.distributed.checkpoint` writes last.
 METADATA_NAME = ".metadata"
-#: Names the run that writes in a directory: a training, with all that resumed from it.
+#: File that names the run that writes in a directory: a training with all trainings that resumed from it.
 RUN_NAME = ".run.json"
 #: Starts, ends and writes of all runs in a directory.
 HISTORY_NAME = ".history.json"
 
 Format = Literal["gipfel", "dcp", "torch", "safetensors", "trainer"]
-#: ``whole`` has hashes that were not read now, ``verified`` has been read; ``unhashed`` is complete as far as
-#: its format says. ``writing`` is not complete, but has changed within an hour.
+#: ``verified``: all hashes match; ``whole``: complete with hashes, which were not compared; ``unhashed``:
+#: complete as far as a format without hashes shows; ``writing``: incomplete, but changed within an hour;
+#: ``torn``: incomplete and older; ``damaged``: a size or hash is wrong.
 State = Literal["verified", "whole", "unhashed", "writing", "torn", "damaged"]
 
 _STEP = re.compile(r"step-([0-9]{1,15})")
-#: Names of files left by a process that was killed while it wrote or deleted a checkpoint.
+#: Names of directories left by a process that was killed while it wrote or deleted a checkpoint.
 LEFTOVER = re.compile(r"\.step-\d{1,15}\.(writing|removing|damaged)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,200}")
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -52,14 +53,19 @@ _MAX_LISTED = 10_000
 _MAX_RUN_BYTES = 1 << 12
 _MAX_HISTORY_BYTES = 1 << 20
 _MAX_RUN_CHARACTERS = 64
-#: While a rank waits or hashes, its files do not change, so this is long.
+#: Seconds since the last change during which an incomplete checkpoint counts as being written; long, since
+#: files do not change while a rank waits or hashes.
 _WRITING_S = 3600.0
 _NUMBERS = ("time_ns", "world_size", "stall_s", "write_s")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint; sizes in bytes, times in seconds, or UTC nanoseconds. None: not recorded."""
+    """One checkpoint; ``_s`` are seconds, ``_ns`` UTC nanoseconds; None stands for values not recorded.
+
+    ``problem`` is a clause, empty if nothing is wrong; ``stall_s`` are the seconds for which training waited,
+    ``write_s`` those from the beginning until everything was on disk; ``run`` is the ID of the run.
+    """
 
     path: Path
     format: Format
@@ -77,7 +83,7 @@ class Checkpoint:
 
     @property
     def can_resume(self) -> bool:
-        """Return whether it is complete, as far as known."""
+        """Return whether the checkpoint is complete, as far as known."""
         return self.state in {"verified", "whole", "unhashed"}
 
     def document(self) -> dict[str, Any]:
@@ -86,7 +92,7 @@ class Checkpoint:
 
 
 def other_models(checkpoints: Sequence[Checkpoint]) -> dict[Path, str]:
-    """Return the Trainer's checkpoints with other tensors than the newest, and the name of that."""
+    """Return the Trainer checkpoints whose tensors differ from the newest; the value is the newest's name."""
     known = [each for each in checkpoints if each.format == "trainer" and each.model]
     return {each.path: known[-1].path.name for each in known if each.model != known[-1].model}
 
@@ -118,10 +124,10 @@ def find_checkpoints(directory: Path, *, verify: bool = False) -> list[Checkpoin
 
 
 def newest(directory: Path) -> Checkpoint | None:
-    """Return the newest directory ``step-N`` that can be resumed from, with its hashes verified; or None.
+    """Return the newest ``step-N`` whose hashes match, so that it can be resumed from; None if there is none.
 
-    One without hashes, by `torch.distributed.checkpoint` alone, counts if it is complete. Where the directory
-    names the run that writes in it, those of other runs do not count, whatever their step.
+    A complete checkpoint without hashes, of `torch.distributed.checkpoint` alone, counts as well. If the
+    directory names the run that writes in it, checkpoints of other runs don't count, whatever their step.
     """
     run = current_run(directory)
     own = [path for path in step_directories(directory) if run is None or run_of(path) == run]
@@ -135,7 +141,7 @@ def newest(directory: Path) -> Checkpoint | None:
 
 
 def step_directories(directory: Path) -> list[Path]:
-    """Return the directories named ``step-N``: no links, files, or copies such as ``step-100-best``."""
+    """Return the directories named ``step-N``, without links, files and copies such as ``step-100-best``."""
     if not directory.is_dir():
         return []
     return [path for path in directory.iterdir() if step_of(path) >= 0 and _is_directory(path)]
@@ -151,10 +157,10 @@ def current_run(directory: Path) -> str | None:
 
 
 def read_writes(directory: Path) -> list[dict[str, Any]]:
-    """Return what the checkpoints of a directory cost, oldest first, also of those that are deleted.
+    """Return what each checkpoint in a directory cost, oldest first, including deleted ones.
 
-    Each has ``step``, ``time_ns`` of its completion, ``stall_s``, ``write_s``, ``bytes`` and
-    ``rank_seconds``.
+    Keys are ``step``, ``time_ns`` (of completion), ``stall_s``, ``write_s``, ``bytes`` and ``rank_seconds``
+    (seconds that each rank took for its files).
     """
     try:
         found = read_json(directory / HISTORY_NAME, _MAX_HISTORY_BYTES)["writes"]
@@ -164,9 +170,9 @@ def read_writes(directory: Path) -> list[dict[str, Any]]:
 
 
 def read_failures(directory: Path) -> tuple[int, float]:
-    """Return how often trainings of a directory ended unintended, and the seconds that they trained.
+    """Return how many trainings in a directory ended unintentionally, and the seconds that all trained.
 
-    The last start does not count: it may be running.
+    The last start is left out, since it may still be running.
     """
     try:
         found = read_json(directory / HISTORY_NAME, _MAX_HISTORY_BYTES)
@@ -187,7 +193,7 @@ def _is_write(found: Any) -> bool:
 
 
 def run_of(path: Path) -> str | None:
-    """Return the ID of the run that wrote a checkpoint, empty for none; None without a valid manifest."""
+    """Return the ID of the run that wrote a checkpoint, empty if unknown; None without a valid manifest."""
     try:
         return str(read_manifest(path).get("run", ""))
     except ManifestError:
@@ -201,10 +207,10 @@ def step_of(path: Path) -> int:
 
 
 def deletable(checkpoints: Sequence[Checkpoint], keep: int) -> list[Checkpoint]:
-    """Return what may be deleted: all that is torn, and whole ones with `keep` newer ones that were verified.
+    """Return the checkpoints that may be deleted: torn ones, and those with `keep` newer verified ones.
 
-    A checkpoint whose hashes were not read, or that has none, never makes an older one deletable, nor does
-    one of another run. What is being written is not deletable.
+    A checkpoint without compared hashes, or of another run, never makes an older one deletable. Checkpoints
+    that are being written are not deletable.
     """
     steps: dict[str, list[int]] = {}
     for each in checkpoints:
@@ -220,7 +226,7 @@ def deletable(checkpoints: Sequence[Checkpoint], keep: int) -> list[Checkpoint]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint's directory, checked.
+    """Return the manifest in a checkpoint's directory, after validating it.
 
     Raises
     ------
@@ -255,7 +261,7 @@ def hash_file(path: Path) -> tuple[int, str]:
 
 
 def check_files(path: Path, files: dict[str, Any], *, contents: bool) -> str:
-    """Return what is wrong with a checkpoint's files, or an empty string; `contents` reads every byte."""
+    """Return what is wrong with a checkpoint's files, or an empty text; `contents` compares hashes, too."""
     for name, (size, _) in files.items():
         try:
             state = (path / name).lstat()
@@ -327,7 +333,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """Return the mode of a path itself, not of what it links to; 0 if it is gone."""
+    """Return the mode of a path itself, without following links; 0 if it is gone."""
     try:
         return path.lstat().st_mode
     except OSError:
@@ -345,7 +351,7 @@ def _size(path: Path) -> int:
 
 
 def _of_file(path: Path, *, verify: bool) -> Checkpoint:
-    """Return a file of another program."""
+    """Return the checkpoint for a single file of another program."""
     about = path.lstat()
     form: Format = "safetensors" if path.suffix == ".safetensors" else "torch"
     found = check_file(path, verify=verify)
@@ -358,7 +364,7 @@ def _of_file(path: Path, *, verify: bool) -> Checkpoint:
 
 
 def _of_trainer(path: Path, *, verify: bool) -> Checkpoint:
-    """Return a directory of Hugging Face's Trainer."""
+    """Return the checkpoint for a directory of Hugging Face's Trainer."""
     found, finished = check_trainer(path, verify=verify)
     state, problem = _state_of(found)
     if not finished:
@@ -372,7 +378,7 @@ def _of_trainer(path: Path, *, verify: bool) -> Checkpoint:
 
 
 def _state_of(found: Findings) -> tuple[State, str]:
-    """Return the state of what another program wrote; one that may be half written counts as unhashed."""
+    """Return the state of another program's checkpoint; one that may be half written counts as unhashed."""
     if found.problem:
         half = "cut off" in found.problem or "not a valid file" in found.problem
         return "unhashed" if half else "damaged", found.problem

@@ -1,7 +1,7 @@
-"""Items of a data set that are fetched by URL: each keeps URL, hash and time, and a changed one is refused.
+"""Fetch items of a data set by URL, record URL, hash and time of each, and refuse items that changed.
 
 The record is ``.gipfel-fetched.jsonl`` in the data set's directory. Packing checks each item against it, and
-writes URL and time into the image's manifest instead of packing the record.
+writes URL and time to the image's manifest instead of packing the record.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 class Fetched(Frozen):
-    """An item as it was fetched: its path below the directory, URL, hash, bytes and time in UTC."""
+    """A fetched item: its path below the directory, URL, SHA-256, size in bytes, and time in UTC."""
 
     path: Annotated[str, Field(max_length=4096)]
     url: Annotated[str, Field(max_length=4096)]
@@ -46,7 +46,7 @@ class Fetched(Frozen):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A line of a list: URL, path below the directory, and the expected hash, empty for any."""
+    """A line of a list: URL, path below the directory, and the expected SHA-256; empty if any is accepted."""
 
     url: str
     path: str
@@ -54,7 +54,7 @@ class Wanted:
 
 
 def read_fetched(directory: Path) -> dict[bytes, Fetched]:
-    """Return the record of a directory by path; empty without one.
+    """Return the recorded items of a directory by path; empty if there is no record.
 
     Raises
     ------
@@ -77,12 +77,12 @@ def read_fetched(directory: Path) -> dict[bytes, Fetched]:
 
 
 def read_list(path: Path) -> tuple[Wanted, ...]:
-    """Return the items of a list: a URL a line, then perhaps a path, then perhaps ``sha256:…``.
+    """Return the items of a list; each line has a URL, optionally a path, and optionally ``sha256:…``.
 
     Raises
     ------
     GipfelError
-        A line is not valid; the message has its number, but not its text, which may hold a key.
+        A line is not valid; the message has its number, but not its text, which may contain a key.
     """
     try:
         text = read_regular(path, _MAX_LIST_BYTES, follow=True).decode()
@@ -131,14 +131,14 @@ def fetch(
     check: bool = False,
     on_item: Callable[[str], None] = lambda _: None,
 ) -> tuple[int, int]:
-    """Fetch items that are not there yet; return how many were fetched, and how many were there.
+    """Fetch items that are not there yet; return how many were fetched, and how many were already there.
 
-    The record is written after each item, so that an interrupted call goes on where it was.
+    The record is written after each item, so that a later call continues where an interrupted one stopped.
 
     Parameters
     ----------
     check
-        Fetch the others again, too, and compare their hashes.
+        Whether to also fetch the items that are already there, and compare their hashes.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def fetch(
 
 
 def _check_here(path: Path, known: Fetched | None) -> bool:
-    """Return whether an item is there as it was fetched."""
+    """Return whether an item is there and unchanged since it was fetched."""
     if not path.exists() and not path.is_symlink():
         return False
     if known is None:
@@ -231,7 +231,7 @@ def _pieces_of_http(url: str) -> Iterator[bytes]:
         urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPRedirectHandler,
         urllib.request.HTTPErrorProcessor,
     ):  # fmt: skip
-        # Without handlers of files and FTP, to which a server could redirect.
+        # No handlers for files and FTP, to which a server could redirect.
         opener.add_handler(handler())
     with opener.open(url, timeout=_TIMEOUT_S) as answer:
         length, got = answer.headers.get("Content-Length"), 0

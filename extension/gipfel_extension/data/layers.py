@@ -4,9 +4,9 @@ A layer is a separate image that contains the root hash of the image it extends.
 ``data.1.sqsh``, ``data.2.sqsh`` and so on, and are mounted beside it, at ``/data.1`` and so on: an EDF
 can't merge mounts.
 
-To remove paths, an image is written again without them, with a tombstone for each in its manifest. The
-content of removed files is no longer in the image. Its new root hash differs, and the summary lists the
-earlier ones, so that layers of the image stay valid.
+To remove paths, an image is written again without them, with a tombstone for each path in its manifest. The
+content of removed files is no longer in the image. The root hash changes, and the summary lists the earlier
+root hashes, so that layers of the image stay valid.
 """
 
 import io
@@ -31,7 +31,7 @@ _MAX_LAYERS = 100
 
 
 def layer_path(base: Path, number: int) -> Path:
-    """Return the path of a layer, counted from 1."""
+    """Return the path of an image's layer; `number` counts from 1."""
     return base.with_name(f"{base.name.removesuffix(SUFFIX)}.{number}{SUFFIX}")
 
 
@@ -51,7 +51,7 @@ def find_layers(base: Path) -> list[Path]:
             break
         layer = required_summary(path).base
         below = required_summary(expected)
-        # A removal gives the image below a new root hash, and removes nothing that the layer depends on.
+        # Removing paths gives the image below a new root hash, but does not invalidate the layer.
         if layer is None or layer.root not in {below.root, *(each.root for each in below.removals)}:
             raise GipfelError(f"{path} is not a layer of {expected.name} as it is now.", "Add it again.")
         found.append(path)
@@ -74,7 +74,7 @@ def refuse_known_paths(base: Path, source: Source) -> None:
     Raises
     ------
     GipfelError
-        It has; the message names the paths.
+        It has such paths; the message names them.
     """
     known = {
         path: entry.kind for each in (base, *find_layers(base)) for path, entry in load_entries(each).items()
@@ -119,7 +119,7 @@ def mount_lines(image: Path, destination: str) -> list[str]:
 
 
 def required_summary(path: Path) -> Summary:
-    """Return the summary beside an image, or raise."""
+    """Return the summary beside an image; raise GipfelError if there is none."""
     found = read_summary(path)
     if found is None:
         raise GipfelError(f"{path}.json is missing.", f"Copy it from where {path.name} was packed.")
@@ -131,7 +131,7 @@ _BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RemoveRequest:
-    """An image, the paths in it to remove (a directory with all below it), and whom to report progress to."""
+    """An image, the paths in it to remove (a directory with everything below it), and progress callbacks."""
 
     image: Path
     paths: Sequence[bytes]
@@ -141,18 +141,18 @@ class RemoveRequest:
 
 
 def remove(request: RemoveRequest) -> Summary:
-    """Replace an image by one without some paths; return its new summary.
+    """Replace an image with one that lacks some paths; return the new summary.
 
     Raises
     ------
     GipfelError
-        A path is not in the image, or the image is not whole. The image is then as it was.
+        A path is not in the image, or the image is damaged. The image is then unchanged.
     """
     path = request.image.resolve()
     before = required_summary(path)
     checked = verify(path)
     if not checked.valid:
-        # Written again, damaged content would get a hash that makes it look right.
+        # Writing damaged content again would give it a valid hash.
         raise GipfelError(f"{path} is not whole: {checked.problems[0]}", "Copy it or pack it again.")
     entries = load_entries(path)
     kept = without(entries, request.paths)
@@ -163,7 +163,7 @@ def remove(request: RemoveRequest) -> Summary:
     croissant = before.croissant if b"croissant.json" not in request.paths else None
     with SquashfsFile(path) as image:
         source = _image_source(image, kept)
-        # The same time of all files as before.
+        # Keep the time that all files in the image have.
         environment = {**request.environment, "SOURCE_DATE_EPOCH": str(image.superblock.modified)}
         return pack(
             PackRequest(
@@ -182,12 +182,12 @@ def remove(request: RemoveRequest) -> Summary:
 
 
 def without(entries: Mapping[bytes, Entry], paths: Sequence[bytes]) -> list[Entry]:
-    """Return entries, sorted by path, with tombstones in place of some paths and of all below them.
+    """Return entries sorted by path, with tombstones instead of some paths and everything below them.
 
     Raises
     ------
     GipfelError
-        A path is not there.
+        A path is not among the entries.
     """
     wanted = {path.rstrip(b"/") for path in paths}
     missing = sorted(path for path in wanted if path not in entries or entries[path].kind == "removed")
@@ -205,7 +205,7 @@ def without(entries: Mapping[bytes, Entry], paths: Sequence[bytes]) -> list[Entr
                 replace(Entry(path, "removed", 0, sha256=entry.sha256), url=entry.url, fetched=entry.fetched)
             )
         elif entry.kind == "hardlink" and entry.target in gone:
-            # The next name of a file whose first name was removed.
+            # The first name of a hard-linked file was removed, so the next one becomes the first.
             name = first.setdefault(entry.target, path)
             content = replace(entries[entry.target], path=path)
             found.append(content if name == path else replace(entry, target=name))
@@ -232,7 +232,7 @@ class _ImageSource(Source):
         return cast("BinaryIO", io.BufferedReader(_BlockReader(file, blocks, self.lock), _BUFFER_BYTES))
 
     def changed(self) -> list[bytes]:
-        """Return the image's name if it has been replaced."""
+        """Return the image's name if it has been replaced, else an empty list."""
         now = FileVersion.of(os.stat(self.path))  # noqa: PTH116 - as `version` was made
         return [] if now == self.version else [os.fsencode(self.path.name)]
 
@@ -245,7 +245,7 @@ def _image_source(image: SquashfsFile, manifest: Sequence[Entry]) -> _ImageSourc
 
 
 class _BlockReader(io.RawIOBase):
-    """Content of a file in an image, from the iterator of its blocks; the descriptor is the image's."""
+    """Reader of a file in an image, from an iterator of its blocks; its descriptor is that of the image."""
 
     def __init__(self, file: BinaryIO, blocks: Iterator[bytes], lock: threading.Lock) -> None:
         self._file = file
@@ -262,9 +262,9 @@ class _BlockReader(io.RawIOBase):
         return self._file.fileno()
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer with what is left of a block, or of the next one."""
+        """Fill a buffer from the rest of the current block, or from the next block."""
         while not self._rest:
-            # The image's caches are not made for several threads.
+            # The image's caches are not thread-safe.
             with self._lock:
                 block = next(self._blocks, None)
             if block is None:

@@ -1,9 +1,9 @@
 """Manifest of a data set inside its image, and a summary with hashes beside it.
 
 The manifest, ``.gipfel-manifest.jsonl`` in the image's root, has a header and a line per entry, sorted by
-path. It depends on names, contents, modes and options alone, so that packing the same data again gives the
-same image. The summary, ``NAME.sqsh.json``, also says where the data came from, and has the hashes of the
-image's chunks.
+path. It depends only on names, contents, modes and options, so that packing the same data again gives the
+same image. The summary, ``NAME.sqsh.json``, also has the origin of the data and the hashes of the image's
+chunks.
 Names that are not valid UTF-8 are written with Python's ``surrogateescape``.
 """
 
@@ -24,7 +24,7 @@ from gipfel_cluster.runs import write_atomically
 from ..telemetry.files import open_regular, read_json
 
 MANIFEST_NAME = b".gipfel-manifest.jsonl"
-#: Bytes of the image that one hash of the summary stands for.
+#: Bytes of the image that each chunk hash in the summary covers.
 CHUNK_BYTES = 4 << 20
 
 _VERSION = 1
@@ -39,9 +39,10 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, directory or link; `target` is that of a symbolic link, or the first name of a hard link.
+    """A file, directory or link in the manifest.
 
-    Of the kind ``removed`` it is a tombstone: what had this path, and this hash if it was a file, is gone.
+    `size` is in bytes. `target` is the target of a symbolic link, or the first name of a hard-linked file.
+    The kind ``removed`` is a tombstone for an entry that was removed; `sha256` is the hash that a file had.
     """
 
     path: bytes
@@ -51,7 +52,7 @@ class Entry:
     sha256: str = ""
     target: bytes = b""
     xattrs: tuple[tuple[str, bytes], ...] = ()
-    #: Of an item that was fetched: from where, and when (UTC); not compared, since the content counts.
+    #: URL and time (UTC) of a fetched item; not compared, since only the content counts.
     url: str = field(default="", compare=False)
     fetched: str = field(default="", compare=False)
 
@@ -72,7 +73,7 @@ class Entry:
 
 
 class Origin(Frozen):
-    """Origin of a data set: directory, time, and the program that packed it."""
+    """Origin of a data set: its directory, the time of packing (UTC), and the program that packed it."""
 
     source: str
     packed: str
@@ -87,7 +88,7 @@ class Base(Frozen):
 
 
 class Removal(Frozen):
-    """A removal of paths: when it was, how many, and the root hash before it."""
+    """A removal of paths: the root hash before it, the time (UTC), and the number of paths."""
 
     root: Digest
     removed: str
@@ -103,7 +104,12 @@ class Packing(Frozen):
 
 
 class Summary(Frozen):
-    """The file beside an image; sizes in bytes. `root` is the hash of the size and of all chunk hashes."""
+    """The summary file beside an image.
+
+    Sizes are in bytes. `root` is the hash over the image's size and all chunk hashes; `manifest` is the hash
+    of the manifest; `base` is the image that a layer extends, else None; `croissant` is the Croissant
+    metadata.
+    """
 
     version: Literal[1] = 1
     bytes: int = Field(ge=0)
@@ -121,12 +127,12 @@ class Summary(Frozen):
 
 
 def to_text(path: bytes) -> str:
-    """Return a path as text from which `to_bytes` makes the same path again."""
+    """Return a path as text, which `to_bytes` converts back."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def to_bytes(text: str) -> bytes:
-    """Return the path that `to_text` has written."""
+    """Return the path for a text of `to_text`."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -137,7 +143,7 @@ def display_path(path: bytes) -> str:
 
 
 def display_paths(paths: Sequence[bytes], limit: int = 5) -> str:
-    """Return the first of some paths, and how many more there are."""
+    """Return the first `limit` paths for display, and how many more there are."""
     more = f" and {len(paths) - limit} more" if len(paths) > limit else ""
     return ", ".join(display_path(each) for each in paths[:limit]) + more
 
@@ -198,7 +204,7 @@ def _entry(line: bytes) -> Entry:
         and isinstance(digest, str)
     )
     if is_valid and kind == "removed" and not digest:
-        # The tombstone of something without content.
+        # A tombstone of an entry without content has no hash.
         return found
     if not is_valid or (kind in {"file", "removed"}) != bool(_DIGEST.fullmatch(digest)):
         raise ValueError("a line is not valid")
@@ -219,7 +225,7 @@ def summary_path(image: Path) -> Path:
 
 
 def write_summary(image: Path, summary: Summary, mode: int) -> None:
-    """Write the summary beside an image, readable by whom the image's mode allows."""
+    """Write the summary beside an image, with the image's read permissions."""
     path = summary_path(image)
     write_atomically(path, summary.model_dump_json(indent=1) + "\n")
     path.chmod(mode & 0o666)
@@ -237,12 +243,12 @@ def read_croissant(source: Path) -> dict[str, Any] | None:
 def read_summary(image: Path) -> Summary | None:
     """Return the summary beside an image; None if there is none.
 
-    Where a replacement of the image was interrupted there are two; the one that fits the image is returned.
+    If a replacement of the image was interrupted, there are two; the one that matches the image is returned.
 
     Raises
     ------
     GipfelError
-        It can't be read or is inconsistent.
+        The summary can't be read or is inconsistent.
     """
     if is_earlier_image(image):
         return _read_summary(earlier_summary_path(image))
@@ -250,7 +256,7 @@ def read_summary(image: Path) -> Summary | None:
 
 
 def is_earlier_image(image: Path) -> bool:
-    """Return whether an image is the earlier one of a replacement that was interrupted."""
+    """Return whether an image is still the old one after an interrupted replacement."""
     try:
         earlier = _read_summary(earlier_summary_path(image))
         if earlier is None:
@@ -263,7 +269,7 @@ def is_earlier_image(image: Path) -> bool:
             if size != earlier.bytes or now.bytes != earlier.bytes:
                 return size == earlier.bytes
             pairs = enumerate(zip(earlier.chunks, now.chunks, strict=True))
-            # One chunk that differs decides.
+            # Comparing one chunk that differs between the two is enough.
             number = next((number for number, (first, second) in pairs if first != second), 0)
             content = os.pread(file.fileno(), CHUNK_BYTES, number * CHUNK_BYTES)
     except (OSError, GipfelError):
@@ -272,7 +278,7 @@ def is_earlier_image(image: Path) -> bool:
 
 
 def earlier_summary_path(image: Path) -> Path:
-    """Return the path of the summary of the image that is being replaced."""
+    """Return the path where the summary of an image is kept while the image is being replaced."""
     return image.with_name(image.name + ".json.old")
 
 

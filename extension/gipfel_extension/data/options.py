@@ -1,9 +1,9 @@
 """Choose compressor and block size for a data set, from a sample of its content and the access pattern.
 
 Measured with mksquashfs 4.5.1 and 20 000 files of 10 to 100 kB: zstd at level 3 takes a third of the CPU time
-of mksquashfs' default and gives 0.89 of its size. A random read of a file smaller than a block decompresses
-the whole fragment block that it shares with others, so fragments and large blocks are for sequential access
-only (with 1 MiB blocks, 121 times the CPU time of a plain directory instead of 19).
+of mksquashfs' default, and the image has 0.89 of its size. A random read of a file smaller than a block
+decompresses the whole fragment block that it shares with others, so fragments and large blocks are for
+sequential access only (with 1 MiB blocks, 121 times the CPU time of a plain directory instead of 19).
 """
 
 import re
@@ -21,14 +21,15 @@ from .source import ScannedEntry, Source
 Access = Literal["random", "sequential"]
 Compression = Literal["auto", "none", "zstd", "gzip"]
 
-#: A sample that shrinks to more than this fraction is stored as it is: decompressing would cost more.
+#: If a sample compresses to more than this fraction, the data is stored uncompressed: decompressing would
+#: cost more than it saves.
 _INCOMPRESSIBLE = 0.95
 _SAMPLED_BLOCKS: dict[Access, int] = {"random": 200, "sequential": 25}
 _BLOCK_SIZES: dict[Access, int] = {"random": 128 << 10, "sequential": 1 << 20}
 _ZSTD_LEVEL = 3
 _PROGRAM_SECONDS = 20.0
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
-    # Without compression the compressor of the superblock is irrelevant; every kernel knows gzip.
+    # Without compression, the compressor named in the superblock is not used; every kernel supports gzip.
     "none": ("-comp", "gzip", "-noI", "-noD", "-noF", "-noX"),
     "zstd": ("-comp", "zstd", "-Xcompression-level", str(_ZSTD_LEVEL)),
     "gzip": ("-comp", "gzip", "-Xcompression-level", "6"),
@@ -77,12 +78,12 @@ def find_packer() -> Packer:
 
 
 def plan_packing(source: Source, access: Access, requested: Compression, available: Iterable[str]) -> Plan:
-    """Choose how to pack a source; the same content gives the same choice.
+    """Choose how to pack a source; the choice depends only on its content and the arguments.
 
     Raises
     ------
     GipfelError
-        This mksquashfs lacks the requested compressor.
+        The installed mksquashfs lacks the requested compressor.
     """
     available = frozenset(available)
     if requested not in {"auto", "none"} and requested not in available:

@@ -1,7 +1,7 @@
 """Pack a directory into a SquashFS image: the same names, contents and modes give the same bytes.
 
-The image is written in a hidden directory beside its final path, which is locked meanwhile, and renamed when
-it is whole. What an interrupted packing leaves behind is removed by the next one.
+The image is written in a hidden, locked directory beside its final path, and moved there when it is complete.
+Files that an interrupted packing left behind are removed by the next one.
 """
 
 import errno
@@ -39,7 +39,8 @@ from .source import Source, scan
 from .squashfs import SUFFIX
 from .stream import SourceStream
 
-#: Files that are read at the same time: on a shared file system most of a small file's time is waiting.
+#: Number of files read at the same time: on a shared file system, most of the time for a small file is
+#: latency.
 READERS = 8
 
 # mksquashfs takes a quarter of the machine's memory by default, which may be more than the job has.
@@ -53,8 +54,9 @@ _LOG_BYTES = 4096
 class PackRequest:
     """Source, target and settings of an image.
 
-    `scan` reads the source, and `check` may refuse it, for example for a layer. `previous` is the summary of
-    the image that this one is made from: its packing, origin, base and metadata are kept.
+    `scan` lists the source, and `check` may refuse it by raising, for example for a layer. `previous` is the
+    summary of the image that the new one is made from; its packing, origin, base and metadata are then kept.
+    `on_progress` gets the bytes read so far.
     """
 
     source: Path
@@ -78,8 +80,8 @@ def pack(request: PackRequest) -> Summary:
     Raises
     ------
     GipfelError
-        Something can't be packed or changed meanwhile, the target exists or can't be written, or mksquashfs
-        failed. The target is then as it was.
+        A file can't be packed or changed meanwhile, the target exists or can't be written, or mksquashfs
+        failed. The target is then unchanged.
     """
     target = _check_target(request)
     epoch = _epoch(request.environment)
@@ -92,7 +94,8 @@ def pack(request: PackRequest) -> Summary:
     request.on_plan(source, plan)
     stream = SourceStream(source, plan.packing, request.readers, request.on_progress)
     with work_directory(target) as work:
-        # The name differs between packings: the mksquashfs of a killed one removes its own file when it ends.
+        # Each packing uses another name: the mksquashfs of a killed packing removes its own file when it
+        # ends.
         image = work / f"{os.getpid()}-{target.name}"
         options = (*arguments(plan.packing), "-root-mode", f"{source.mode:o}")
         times = ("-mkfs-time", str(epoch), "-all-time", str(epoch))
@@ -126,7 +129,7 @@ def hash_chunks(image: Path) -> tuple[str, ...]:
 
 
 def hash_chunk(descriptor: int, start: int) -> str:
-    """Return the SHA-256 of the 4 MiB of an open file that begin at `start`, or of what is left of them."""
+    """Return the SHA-256 of the 4 MiB of an open file from `start`, or of fewer bytes at its end."""
     return hashlib.sha256(os.pread(descriptor, CHUNK_BYTES, start)).hexdigest()
 
 
@@ -142,7 +145,7 @@ def _check_target(request: PackRequest) -> Path:
 
 
 def _epoch(environment: Mapping[str, str]) -> int:
-    """Return the time of all files, in seconds since 1970. Source: reproducible-builds.org/specs."""
+    """Return the time to give all files, in seconds since 1970. Source: reproducible-builds.org/specs."""
     text = environment.get("SOURCE_DATE_EPOCH", "") or "0"
     if not (text.isascii() and text.isdecimal() and int(text) <= _MAX_EPOCH):
         raise GipfelError(
@@ -160,13 +163,13 @@ def _plan(request: PackRequest, source: Source, packer: Packer) -> Plan:
 
 
 def origin_of(source: Source, packer: str) -> Origin:
-    """Return where and when a source is packed; `packer` names the program."""
+    """Return the origin of a source that is packed now; `packer` names the program."""
     text = os.fsencode(source.path).decode("utf-8", "backslashreplace")
     return Origin(source=text, packed=utc_now(), packer=packer)
 
 
 def utc_now() -> str:
-    """Return the time in UTC, as in ISO 8601."""
+    """Return the current UTC time in ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -185,7 +188,8 @@ def work_directory(target: Path) -> Iterator[Path]:
     try:
         state = os.fstat(descriptor)
         if state.st_uid != os.geteuid() or state.st_mode & 0o022:
-            # In a directory that all may write to, another user could swap the image between hash and rename.
+            # In a world-writable directory, another user could replace the image between hashing and
+            # renaming.
             raise GipfelError(
                 f"{work} belongs to another user, or others can write to it.",
                 "Remove it, or give a path in a directory of your own.",
@@ -197,7 +201,7 @@ def work_directory(target: Path) -> Iterator[Path]:
         except OSError as error:
             if error.errno not in {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}:
                 raise
-            # A file system without locks: two packings of one target are not noticed.
+            # On a file system without locks, two packings of the same target are not detected.
         if not _is_same_directory(work, descriptor):
             # The other packing ended between opening and locking, and has removed the directory.
             raise _is_being_packed(target)
@@ -239,7 +243,8 @@ def _run(
     log = image.with_name("log")
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # In a separate session, Ctrl-C reaches it through this process alone, which removes what it wrote.
+        # In a separate session, so that Ctrl-C reaches only this process, which ends it and removes its
+        # files.
         process = subprocess.Popen(
             argv,
             bufsize=_PIPE_BYTES,
@@ -265,7 +270,7 @@ def _run(
             process.kill()
             process.wait()
         with suppress(OSError):
-            # What is left in its buffer has no reader any more.
+            # mksquashfs has ended, so nobody reads the rest of the buffer.
             pipe.close()
     if status or found is None:
         lines = [
@@ -278,10 +283,10 @@ def _run(
 
 
 def _install(image: Path, target: Path, summary: Summary) -> None:
-    """Move a whole image to its final path, after its summary: there is never an image without one.
+    """Move a complete image to its final path, after its summary, so that no image lacks a summary.
 
-    The summary of an image that is replaced is set aside until then, so that the old image still verifies
-    after a kill in between.
+    The summary of a replaced image is kept until then, so that the old image can still be verified after a
+    kill in between.
     """
     with open_regular(image) as file:
         os.fsync(file.fileno())
@@ -304,7 +309,7 @@ def _install(image: Path, target: Path, summary: Summary) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on disk."""
+    """Flush a directory's entries to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)

@@ -1,10 +1,10 @@
-"""Objects of an S3 service as data to stage: ``s3://BUCKET/KEY``, or ``s3://BUCKET/PREFIX/`` for all below.
+"""Read S3 objects that are staged: ``s3://BUCKET/KEY``, or ``s3://BUCKET/PREFIX/`` for all objects below it.
 
-pyarrow, which segments need anyway, talks to the service. Keys are taken from the environment's
+The client is pyarrow's, which telemetry needs anyway. Keys are taken from the variables
 ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` and ``AWS_SESSION_TOKEN``, else from the profile
-``AWS_PROFILE`` of ``~/.aws/credentials`` (0600), else requests are anonymous; they are never written
-anywhere, and never looked up in a metadata service. ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL`` is the
-service, without both it is Amazon's in ``AWS_REGION``.
+``AWS_PROFILE`` in ``~/.aws/credentials`` (mode 0600); without either, requests are anonymous. Keys are never
+written anywhere, and never requested from a metadata service. ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``
+is the address of the service; without them it is Amazon's in ``AWS_REGION``.
 """
 
 import configparser
@@ -29,7 +29,7 @@ _MAX_SUMMARY_BYTES = 256 << 20
 _ATTEMPTS = 3
 _CONNECT_S, _REQUEST_S = 5.0, 30.0
 _KEYS = ("access_key", "secret_key", "session_token")
-#: What the service answers, and its meaning; the first match is used.
+#: Texts in errors of the service and their meanings for a message; the first match is used.
 _MEANINGS = (
     ("NO_SUCH_BUCKET", "there is no such bucket"),
     ("INVALID_ACCESS_KEY_ID", "it refuses the key: it does not know it"),
@@ -51,7 +51,7 @@ _MEANINGS = (
 
 
 class S3Error(OSError):
-    """An object that can't be read; the text names it and the reason, never a key."""
+    """An object can't be read; the message names the object and the reason, never a key."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def split_address(address: str) -> tuple[str, str]:
     Raises
     ------
     GipfelError
-        It is not valid; it is not repeated, since it may hold a key by mistake.
+        The address is not valid; the message does not repeat it, since it may contain a key by mistake.
     """
     found = _ADDRESS.fullmatch(address)
     if (
@@ -85,12 +85,12 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 class S3Service:
-    """An S3 service as the environment describes it; its methods may be called by several threads.
+    """The S3 service that the environment describes; methods are thread-safe.
 
     Raises
     ------
     GipfelError
-        The environment or the file with the keys is not valid, or this pyarrow has no S3.
+        The environment or the file with the keys is not valid, or this pyarrow was built without S3.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ class S3Service:
             from pyarrow import fs  # noqa: PLC0415 - its S3 part takes a while
         except ImportError as error:
             raise GipfelError("This pyarrow has no S3.", "Install pyarrow from PyPI.") from error
-        # Amazon's library would look for keys there, also on machines that have no such service.
+        # Amazon's library would request keys from a metadata service, even on machines that have none.
         os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
         keys = _keys(environment)
         self._secrets = [each for each in keys.values() if each]
@@ -120,13 +120,13 @@ class S3Service:
         try:
             self._files = fs.S3FileSystem(**options, tls_ca_file_path=authorities)
         except TypeError:
-            # Before pyarrow 21; its own library then looks for certificates.
+            # pyarrow before 21 lacks this option; its S3 library then finds certificates on its own.
             self._files = fs.S3FileSystem(**options)
         self._open: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def objects(self, address: str, limit: int) -> Iterator[S3Object]:
-        """Yield the object at an address, or those below one that ends with a slash.
+        """Yield the object at an address, or all objects below an address that ends with a slash.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class S3Service:
             ) from None
 
     def look_up(self, address: str) -> S3Object:
-        """Return an object as it is now.
+        """Return an object with its current size and ETag.
 
         Raises
         ------
@@ -168,13 +168,13 @@ class S3Service:
             return S3Object(address, file.size(), _etag(file))
 
     def summary(self, address: str) -> object:
-        """Return the content of the summary beside an image as JSON; None without one."""
+        """Return the JSON value of the summary beside an image; None if there is none or it can't be read."""
         bucket, key = split_address(address)
         try:
             with self._files.open_input_file(f"{bucket}/{key}.json") as file:
                 content = file.read(_MAX_SUMMARY_BYTES)
         except OSError:
-            # Most objects have none; one that can't be read means that nothing is compared with it.
+            # Most objects have no summary. Without a readable one, chunks are not compared with it.
             return None
         try:
             return json.loads(content)
@@ -182,12 +182,12 @@ class S3Service:
             raise GipfelError(f"{address}.json is not valid: {error}.", "Copy it again.") from None
 
     def read(self, wanted: S3Object, offset: int, size: int) -> bytes:
-        """Return bytes of an object.
+        """Return `size` bytes of an object from `offset` on.
 
         Raises
         ------
         S3Error
-            It has changed, can't be read, or is cut off.
+            The object has changed, can't be read, or is truncated.
         """
         address = wanted.address
         try:
@@ -206,7 +206,7 @@ class S3Service:
         return content
 
     def check_unchanged(self, wanted: S3Object) -> None:
-        """Raise S3Error where an object is another one by now, or is gone."""
+        """Raise S3Error if an object has changed or is gone."""
         try:
             now = self.look_up(wanted.address)
         except OSError as error:
@@ -215,7 +215,7 @@ class S3Service:
             raise S3Error(f"{wanted.address} changed while it was staged")
 
     def explain(self, error: OSError, address: str) -> str:
-        """Return an error of the service as one line without keys."""
+        """Return a one-line message without keys for an error of the service."""
         text = " ".join(str(error).split())
         upper = text.upper()
         meaning = next((meaning for sign, meaning in _MEANINGS if sign in upper), "")
@@ -255,7 +255,7 @@ def _keys(environment: Mapping[str, str]) -> dict[str, str | None]:
         parser.read_string(read_secret(Path(path)).decode())
         found = parser[profile]
     except (configparser.Error, UnicodeDecodeError, KeyError):
-        # The parser's own message would repeat the line, which may hold the key.
+        # The parser's message would repeat the line, which may contain the key.
         raise GipfelError(
             f"{path} has no valid profile {profile}.", "Check the file and AWS_PROFILE."
         ) from None

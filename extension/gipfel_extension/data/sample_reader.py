@@ -1,8 +1,9 @@
 """Read samples as fast as possible for some time: the program of each worker of ``trial.py``.
 
-It runs with the standard library alone. Standard input has a line of JSON: ``kind`` (``files``, ``shards``),
-``samples`` (paths of each sample, or of each shard) and ``seconds``; then a line when all workers are ready.
-The answer is a line of JSON: samples, bytes, seconds, how many of the list were begun, and what went wrong.
+It needs only the standard library. On standard input it reads a line of JSON with ``kind`` (``files`` or
+``shards``), ``samples`` (a list of paths for each sample or shard) and ``seconds``, and then a line that says
+that all workers are ready. It prints a line of JSON: samples, bytes, seconds, how many elements of the list
+it has begun, and an error if there was one.
 """
 
 import json
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def _sizes(kind: str, listed: list[list[str]]) -> Iterator[tuple[int, int]]:
-    """Yield for each sample how many of the list were begun, and its bytes."""
+    """Yield for each sample the number of elements of the list begun so far, and the sample's bytes."""
     read = _read_files if kind == "files" else _read_shards
     for number, paths in enumerate(listed, start=1):
         for size in read(paths):
@@ -43,7 +44,7 @@ def _sizes(kind: str, listed: list[list[str]]) -> Iterator[tuple[int, int]]:
 
 
 def _read_files(paths: list[str]) -> Iterator[int]:
-    """Yield the size of a sample, which may be several files."""
+    """Yield the size in bytes of a sample, which may consist of several files."""
     size = 0
     for path in paths:
         with Path(path).open("rb") as file:

@@ -1,7 +1,7 @@
 """Read WebDataset shards as a source to be packed, and verify them.
 
-Tar files of others are read within bounds: members are regular files or directories, with names that stay
-inside; nothing is unpacked. Files of the image are read from their place in the shard.
+Shards are not trusted: their members must be regular files or directories with names inside the directory,
+and sizes are bounded. Nothing is unpacked; files are read from their position in the shard.
 """
 
 import io
@@ -26,7 +26,7 @@ from .webdataset import CROISSANT_NAME, INDEX_NAME, ShardIndex, hash_file, paren
 
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_SHARDS = 100_000
-#: Only a tar header with a forged length makes `tarfile` request longer reads.
+#: Largest read in bytes: `tarfile` requests longer reads only for a tar header with a forged length.
 _MAX_READ_BYTES = 1 << 20
 _BLOCK = 512
 _BUFFER_BYTES = 1 << 20
@@ -34,7 +34,7 @@ _NOTHING = FileVersion(0, 0, 0, 0, 0)
 
 
 class ShardReadError(GipfelError):
-    """The storage of shards returns an error, so it is unknown whether they are whole."""
+    """The storage returned an error while shards were read, so it is unknown whether they are complete."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(
@@ -70,12 +70,12 @@ class _ShardSource(Source):
 
 
 def scan_shards(path: Path) -> Source:
-    """Return the members of all shards in a directory, as files of one directory.
+    """Return a source with the members of all shards in a directory, as if they were in one directory.
 
     Raises
     ------
     GipfelError
-        A shard is missing, damaged, or not as the index says, or a member can't be packed.
+        A shard is missing, is damaged or differs from the index, or a member can't be packed.
     """
     try:
         path = path.resolve(strict=True)
@@ -107,7 +107,7 @@ def scan_shards(path: Path) -> Source:
 
 
 def verify_shards(path: Path) -> Verification:
-    """Verify shards against their index; `chunks` of the result is the number of shards.
+    """Verify shards against their index; `chunks` in the result is the number of shards.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def read_index(path: Path) -> ShardIndex | None:
     Raises
     ------
     GipfelError
-        It can't be read, was not written by ``gipfel data pack``, or is inconsistent.
+        The index can't be read, is inconsistent, or was not written by ``gipfel data pack``.
     """
     name = path / INDEX_NAME
     try:
@@ -166,7 +166,7 @@ def check_shard_names(path: Path, index: ShardIndex, names: list[str]) -> None:
     Raises
     ------
     GipfelError
-        One is missing, is not in the index, or has another size.
+        A shard is missing, is not in the index, or has another size.
     """
     expected = {each.url: each for each in index.shardlist}
     missing, more = sorted(expected.keys() - set(names)), sorted(set(names) - expected.keys())
@@ -199,7 +199,7 @@ def _damaged(shard: Path) -> GipfelError:
 
 
 def _members(shard: Path) -> Iterator[tuple[Entry, int]]:
-    """Yield the files of a shard, and where in it their content begins."""
+    """Yield the members of a shard, and the offset at which their content begins."""
     try:
         file = open_regular(shard)
     except OSError as error:
@@ -210,7 +210,7 @@ def _members(shard: Path) -> Iterator[tuple[Entry, int]]:
         try:
             with tarfile.TarFile(fileobj=bounded, encoding="utf-8", errors="surrogateescape") as archive:
                 while member := archive.next():
-                    # Its list of all members would grow without an end.
+                    # tarfile's list of all members would grow without bound.
                     archive.members.clear()  # type: ignore[attr-defined] # typeshed lacks it
                     if not member.isdir():
                         yield _entry(shard, member, size), member.offset_data
@@ -219,7 +219,7 @@ def _members(shard: Path) -> Iterator[tuple[Entry, int]]:
             raise ShardReadError(shard, error) from error
         except (tarfile.TarError, ValueError, EOFError, RecursionError) as error:
             raise _refused(shard, "it is not an uncompressed tar file, or is damaged") from error
-        # At a header that is not valid, the iteration ends as it does at the end of the archive.
+        # An invalid header ends the iteration just like the end of the archive, so check what follows.
         file.seek(end)
         if file.read(_BLOCK) != bytes(_BLOCK):
             raise _refused(shard, "it is cut off or damaged")
@@ -284,7 +284,7 @@ class _BoundedFile:
 
 
 class _Slice(io.RawIOBase):
-    """A part of a file; its descriptor is that of the whole file."""
+    """A range of a file as a separate file; its descriptor is that of the whole file."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         self._file = file
@@ -300,7 +300,7 @@ class _Slice(io.RawIOBase):
         return self._file.fileno()
 
     def readinto(self, buffer: Any) -> int:
-        """Read up to the end of the part."""
+        """Read the next bytes, up to the end of the range."""
         data = os.pread(self.fileno(), min(len(buffer), self._end - self._position), self._position)
         buffer[: len(data)] = data
         self._position += len(data)

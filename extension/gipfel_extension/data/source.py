@@ -1,4 +1,4 @@
-"""Scan a directory to be packed: its entries in the order of their paths, and what can't be packed."""
+"""Scan a directory to be packed: list its entries sorted by path, and refuse what can't be packed."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from .fetch import FETCHED_NAME, Fetched, read_fetched
 from .manifest import MANIFEST_NAME, Entry, display_path
 from .squashfs import MAX_DEPTH, MAX_ENTRIES
 
-#: Extended attributes that are kept; the others (ACLs, labels, capabilities) are specific to the machine.
+#: Prefix of the extended attributes that are kept; others (ACLs, labels, capabilities) are machine-specific.
 _KEPT_XATTR_PREFIX = "user."
 _MAX_XATTR_BYTES = 32 << 10
 _MAX_LISTED = 10
@@ -24,7 +24,7 @@ _MAX_LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """One version of a file: it changes if the file is replaced or modified; times in nanoseconds."""
+    """Metadata of a file that differ after it was replaced or modified; times in nanoseconds since 1970."""
 
     device: int
     inode: int
@@ -34,7 +34,7 @@ class FileVersion:
 
     @classmethod
     def of(cls, state: os.stat_result) -> "FileVersion":
-        """Return the version of a file."""
+        """Return the version for the result of stat."""
         return cls(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
@@ -48,9 +48,9 @@ class ScannedEntry:
 
 @dataclass(frozen=True)
 class Source:
-    """Data to be packed: entries sorted by path, the version of its root, and notes for the user.
+    """Data to be packed: entries sorted by path, the mode and version of the root, and notes for the user.
 
-    This one is a directory. Subclasses read an image or shards.
+    This class reads a directory; subclasses read an image or shards.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Source:
 
     @property
     def data_bytes(self) -> int:
-        """Return the size of all files, each hard-linked one counted once."""
+        """Return the total size of all files in bytes; a hard-linked file counts once."""
         return sum(each.entry.size for each in self.entries if each.entry.kind == "file")
 
     def files(self) -> list[ScannedEntry]:
@@ -69,7 +69,7 @@ class Source:
         return [each for each in self.entries if each.entry.kind == "file"]
 
     def open(self, scanned: ScannedEntry) -> BinaryIO:
-        """Open a file's content; its descriptor's version is that of `scanned` if nothing has changed."""
+        """Open a file's content; without a change, the descriptor's version equals that of `scanned`."""
         return open_regular(self.path / os.fsdecode(scanned.entry.path))
 
     def changed(self) -> list[bytes]:
@@ -90,17 +90,17 @@ class Source:
 
 
 def scan(path: Path, *, action: str = "packed") -> Source:
-    """Return the entries of a directory; links in it are never followed.
+    """Return a source with the entries of a directory; symbolic links in it are not followed.
 
     Parameters
     ----------
     action
-        What the caller does with the directory, as a participle for error messages.
+        Participle for error messages, which says what the caller does with the directory.
 
     Raises
     ------
     GipfelError
-        It can't be read, or holds something that can't be packed; the message names it.
+        The directory can't be read, or contains something that can't be packed; the message names it.
     """
     try:
         path = path.resolve(strict=True)
@@ -131,7 +131,7 @@ def scan(path: Path, *, action: str = "packed") -> Source:
 def _with_origins(
     entries: list[ScannedEntry], fetched: dict[bytes, Fetched], version: FileVersion
 ) -> list[ScannedEntry]:
-    """Return entries with URL, time and hash of items that were fetched, and a tombstone of removed ones."""
+    """Return the entries, with URL, time and hash of fetched items, and a tombstone for removed items."""
     found, left = [], dict(fetched)
     for each in entries:
         item = left.pop(each.entry.path, None)
@@ -181,7 +181,8 @@ class _Scanner:
             for name in names:
                 path = directory + b"/" + name if directory else name
                 if path in {MANIFEST_NAME, os.fsencode(FETCHED_NAME)}:
-                    # Written by an earlier packing of the same data, or read into the new manifest.
+                    # A manifest from an earlier packing, or the record of fetched items, which goes into the
+                # new manifest.
                     continue
                 count += 1
                 if count > MAX_ENTRIES:

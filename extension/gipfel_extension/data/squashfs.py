@@ -1,8 +1,8 @@
-"""Read a SquashFS 4.0 image without mounting it and within bounds: blocks and tables, entries and contents.
+"""Read a SquashFS 4.0 image without mounting it, with bounded memory: blocks, tables, entries and contents.
 
 `SquashfsFile` opens an image, checks its superblock, and returns decompressed metadata, fragments and data
-blocks. `walk` yields files and directories in the order of their paths; names are bytes, as in the image. It
-refuses an image whose directories contain each other, whose names leave the image, or that has too many.
+blocks. `walk` yields files and directories sorted by path; names are bytes, as in the image. It refuses an
+image with circular directories, with names that lead out of the image, or with too many entries.
 Every length and position comes from an untrusted file and is checked before use.
 Source: https://dr-emann.github.io/squashfs/squashfs.html
 """
@@ -55,7 +55,7 @@ _MAX_LISTED = 256
 
 
 class Superblock(NamedTuple):
-    """First 96 bytes of an image; positions and sizes in bytes."""
+    """The first 96 bytes of an image; positions and sizes in bytes, `modified` in seconds since 1970."""
 
     magic: bytes
     inodes: int
@@ -79,7 +79,7 @@ class Superblock(NamedTuple):
 
 
 class ImageReadError(GipfelError):
-    """The storage of an image returns an error, so it is unknown whether the image is whole."""
+    """The storage returned an error while an image was read, so it is unknown if the image is damaged."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(
@@ -129,7 +129,7 @@ class SquashfsFile:
         return GipfelError(f"{self.path} is damaged: {reason}.", "Copy or pack it again.")
 
     def read_metadata(self, table: int, block: int, offset: int, count: int) -> tuple[bytes, int, int]:
-        """Return `count` bytes of a table, and block and offset of what follows them.
+        """Return `count` bytes of a table, and the block and offset of the byte after them.
 
         Parameters
         ----------
@@ -262,7 +262,7 @@ def _decompress(compressor: str, data: bytes, limit: int) -> bytes:
         return zlib.decompressobj().decompress(data, limit)
     if compressor == "xz":
         return lzma.LZMADecompressor(memlimit=256 << 20).decompress(data, limit)
-    # The codec's own decompress() wants the exact length, which an image does not hold.
+    # The codec's own decompress() needs the exact length, which an image does not contain.
     stream = pyarrow.CompressedInputStream(pyarrow.BufferReader(data), "zstd")
     found = io.BytesIO()
     while found.tell() < limit and (part := stream.read(limit - found.tell())):
@@ -272,7 +272,12 @@ def _decompress(compressor: str, data: bytes, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An entry of an image; `block` and `offset` are where its inode's own fields continue."""
+    """An entry of an image.
+
+    `size` is in bytes. `block` and `offset` are the position in the inode table behind the fields that all
+    files share, from where the list of blocks is read. `first_block` is the position of the data,
+    `fragment` the index of the fragment block with the file's end, and `fragment_offset` the offset in it.
+    """
 
     path: bytes
     kind: str
@@ -378,7 +383,7 @@ def _node(image: SquashfsFile, path: bytes, reference: int) -> Node:
 
 
 def _listing(image: SquashfsFile, directory: Node) -> Iterator[tuple[bytes, int]]:
-    """Yield name and inode reference of a directory's entries."""
+    """Yield the name and inode reference of each entry of a directory."""
     table = image.superblock.directory_table
     left = directory.size - _EMPTY_LISTING
     block, offset = directory.block, directory.offset

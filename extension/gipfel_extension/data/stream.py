@@ -1,8 +1,8 @@
-"""Read a source once, with several files at a time, and write it as a tar stream for mksquashfs.
+"""Read a source once, several files at a time, and write it as a tar stream for mksquashfs.
 
-The stream has every name, mode and extended attribute; times are set by mksquashfs. Each file is hashed as it
-is read, and compared with the scan before and after: a file that changed meanwhile is named, and its place
-in the stream is filled, so that all of them can be named at once.
+The stream has every name, mode and extended attribute; mksquashfs sets the times. Each file is hashed while
+it is read, and its version is compared with the scan before and after. If a file has changed, the rest of its
+content is filled with zeros and the stream continues, so that the error can name all changed files.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class SourceStream:
         GipfelError
             Files changed while they were read; the message names them.
         BrokenPipeError
-            The reader has ended.
+            mksquashfs has ended.
         """
         archive = open_archive(output)
         entries = self.copy_to(archive)
@@ -65,7 +65,7 @@ class SourceStream:
         return tuple(entries), digest
 
     def copy_to(self, archive: tarfile.TarFile) -> list[Entry]:
-        """Write all entries to an open archive; return them with their hashes. Raises as `write`."""
+        """Write all entries to an open archive; return them with their hashes. Raise as `write` does."""
         entries = []
         with ThreadPoolExecutor(self._readers) as pool:
             try:
@@ -90,7 +90,7 @@ class SourceStream:
     def _contents(
         self, pool: ThreadPoolExecutor
     ) -> Iterator[tuple[ScannedEntry, "Future[bytes | None] | None"]]:
-        """Yield all entries in order, small files with their content, which is being read ahead."""
+        """Yield all entries in order, small files with a future of their content, which is read ahead."""
         waiting: deque[tuple[ScannedEntry, Future[bytes | None] | None]] = deque()
         for scanned in self._source.entries:
             is_small = scanned.entry.kind == "file" and scanned.entry.size <= _READ_AHEAD_BYTES
@@ -100,7 +100,7 @@ class SourceStream:
         yield from waiting
 
     def _read_small(self, scanned: ScannedEntry) -> bytes | None:
-        """Return a file's content; None if it is not the file that was scanned."""
+        """Return a file's content; None if the file has changed since the scan."""
         try:
             with self._source.open(scanned) as file:
                 content = file.read(scanned.entry.size + 1)
@@ -114,7 +114,7 @@ class SourceStream:
     ) -> Entry:
         entry = scanned.entry
         if entry.kind == "removed":
-            # A tombstone is in the manifest alone.
+            # A tombstone is only in the manifest.
             return entry
         member = _member(entry)
         if entry.kind != "file":
@@ -179,7 +179,7 @@ def open_archive(output: IO[bytes]) -> tarfile.TarFile:
 
 
 class _Output:
-    """A pipe for `tarfile`, which asks for the position; closing the archive is what ends the stream."""
+    """A pipe for `tarfile`, with the position that it needs; only closing the archive ends the stream."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
@@ -197,7 +197,7 @@ class _Output:
 
 
 class _HashingReader:
-    """Reads a file in pieces and hashes them; continues with zeros after its end."""
+    """Reads a file in pieces and hashes them; returns zeros after the file's end."""
 
     def __init__(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
         self._file = file

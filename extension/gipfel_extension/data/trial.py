@@ -1,8 +1,8 @@
-"""Try how fast samples of a data set can be read: as small files, packed and mounted, and as shards.
+"""Measure how fast samples of a data set can be read: as small files, packed and mounted, and as shards.
 
 Each measurement reads with a number of processes for some seconds, first cold and then warm. Cold samples are
-ones that this trial has not touched before; on disks of this node their cached content is dropped as well.
-Caches of file servers can't be emptied from here. Reading alone is measured: decoding comes on top.
+samples that this trial has not read before; on local disks, their cached content is dropped as well. Caches
+of file servers can't be emptied from here. Only reading is measured: decoding takes additional time.
 """
 
 import json
@@ -22,9 +22,9 @@ from .shards import check_shard_names, read_index
 from .trial_workers import drop_content, mounted, run_readers
 from .webdataset import ShardRequest, write_shards
 
-#: Formats in the order of the change that they ask for.
+#: Formats, those that require the smallest change first.
 FORMATS = ("files", "squashfs", "shards")
-#: Bytes and samples that are packed for a trial, and samples of one measurement.
+#: Most bytes and samples that are packed for a trial, and most samples in one measurement.
 _PACK_BYTES, _PACK_SAMPLES, _MOST_SAMPLES = 256 << 20, 20_000, 50_000
 _MOST_FILES = 2_000_000
 _LEAST_SAMPLES = 20
@@ -33,7 +33,10 @@ Samples = list[list[str]]
 
 
 class Rate(Frozen):
-    """Samples per second of a format with a number of workers; None for what was not measured."""
+    """Samples per second of a format with a number of workers; None if not measured.
+
+    `sample_bytes` is the mean size of a sample.
+    """
 
     format: str
     workers: int
@@ -48,9 +51,9 @@ class Trial(Frozen):
     Parameters
     ----------
     samples, bytes
-        Of the whole data set, as far as it was listed.
+        Numbers of the whole data set, as far as it was listed.
     notes
-        What was not measured, and what a measurement does not show.
+        Lines on what was not measured, and on what a measurement does not show.
     """
 
     data: str
@@ -69,14 +72,14 @@ class TrialRequest:
     Parameters
     ----------
     data
-        A directory of files, one of tar shards, or a packed image.
+        A directory of files, a directory of tar shards, or a packed image.
     workers
-        Numbers of processes to try, in rising order.
+        Numbers of processes to try, ascending.
     seconds
-        Time of each measurement.
+        Duration of each measurement.
     scratch
-        Directory for the packed samples, on the same file system; None for beside the data set, and
-        `formats` without any other than that of the data set needs none.
+        Directory for packed samples, on the same file system as the data set; None for the data set's parent
+        directory. Not used if `formats` has only the data set's own format.
     """
 
     data: Path
@@ -96,7 +99,7 @@ def default_workers(cores: int) -> tuple[int, ...]:
 
 
 def try_data(request: TrialRequest) -> Trial:
-    """Measure a data set; after Ctrl-C what was measured until then, as incomplete.
+    """Measure a data set; after Ctrl-C, return the measurements so far with `complete` False.
 
     Raises
     ------
@@ -128,7 +131,7 @@ class _Run:
         self.notes: list[str] = []
 
     def measure_all(self) -> None:
-        """Measure the data set as it is, then a part of it in the other formats."""
+        """Measure the data set in its own format, then a sample of it in the other formats."""
         if self._path.is_file():
             self._measure_image(self._path)
             return
@@ -192,7 +195,7 @@ class _Run:
             pack(PackRequest(part, image, environment=self._request.environment))
             self._measure_image(image)
             return
-        # Each worker reads shards of its own.
+        # Each worker reads different shards, so there must be one for each.
         number = max(self._request.workers)
         index = write_shards(ShardRequest(part, work / "shards", max(1, total // number)))
         shards = [str(work / "shards" / each.url) for each in index.shardlist]
@@ -216,7 +219,7 @@ class _Run:
                 self._add("squashfs", workers, *self._cold_and_warm("files", workers, part))
 
     def _measure(self, name: str, kind: str, samples: Samples, *, drop: Sequence[str]) -> None:
-        """Measure with each number of workers; files are read by one measurement each, shards by all."""
+        """Measure with each number of workers; each file is read in only one measurement, shards in all."""
         share = len(samples) // len(self._request.workers)
         for place, workers in enumerate(self._request.workers):
             self._request.on_stage(f"{name}, workers: {workers}")
@@ -238,7 +241,7 @@ class _Run:
     ) -> tuple[float | None, float | None, float]:
         parts = [samples[number::workers] for number in range(workers)]
         cold, size, begun = self._read(kind, parts)
-        # The same samples again, as often as the time allows.
+        # For the warm measurement, repeat the same samples as often as the time allows.
         again = [(part[:count] * 1000)[:_MOST_SAMPLES] for part, count in zip(parts, begun, strict=True)]
         warm, _, _ = self._read(kind, again)
         return cold, warm, size
@@ -266,7 +269,7 @@ class _Run:
         count = sum(int(each["samples"]) for each in answers)
         begun = iter([int(each["begun"]) for each in answers])
         counts = [next(begun, 0) if part else 0 for part in parts]
-        # Workers that run out of samples earlier than others count until the last one ends.
+        # The time is that of the slowest worker, even if others ran out of samples earlier.
         seconds = max((float(each["seconds"]) for each in answers), default=0.0)
         size = sum(int(each["bytes"]) for each in answers) / count if count else 0.0
         return (round(count / seconds, 1) if seconds and count else None), size, counts
@@ -299,12 +302,12 @@ def _list_samples(root: Path) -> tuple[Samples, list[int]]:
 
 
 def _size_of_shards(folder: Path, shards: Sequence[str]) -> tuple[int, int]:
-    """Return samples and bytes of shards; 0 samples where no index says how many there are.
+    """Return the number of samples and bytes of shards; 0 samples if no index has their number.
 
     Raises
     ------
     GipfelError
-        The shards are not those of the index.
+        The shards differ from the index.
     """
     index = read_index(folder)
     if index is not None:

@@ -1,4 +1,4 @@
-"""Samples per second that a run needs, beside those of a trial: the cheapest change that suffices."""
+"""Compare the samples per second that a run needs with a trial, and find the cheapest change that suffices."""
 
 import re
 import statistics
@@ -12,14 +12,14 @@ from ..telemetry.files import read_json
 from ..telemetry.user_metrics import UserMetric, UserMetrics, read_metrics
 from .trial import Rate, Trial
 
-#: Logged metrics that count samples per second.
+#: Names of logged metrics that count samples per second.
 _RATE = re.compile(
     r"(?:^|[/_ ])(?:samples?|images?|examples?|sequences?)(?:[/_ ]*(?:per|/)[_ ]*)(?:s|sec|seconds?)$", re.I
 )
 _MAX_SCORE_BYTES = 16 << 20
-#: Ranks whose values differ by less have logged the rate of the whole job.
+#: If the ranks' values differ by less than this share, each rank has logged the rate of the whole job.
 _SAME = 0.02
-#: Rates of a trial beyond the demand from which a format suffices.
+#: A format suffices if its measured rate is at least this many times the demand.
 _MARGIN = 1.1
 _MOST_LOSS = 95.0
 
@@ -30,13 +30,15 @@ class Demand(Frozen):
     Parameters
     ----------
     eaten
-        What its GPUs got, of all nodes.
+        Samples per second that the GPUs on all nodes consumed.
     needed
-        The same without the time in which they waited for input.
+        Samples per second that they would consume without waiting for input.
     nodes
-        Nodes among which that is divided.
+        Number of nodes among which the demand is divided.
+    input_loss
+        Percentage of the time in which the GPUs waited for input; None if unknown.
     source
-        What it was read from, for a person.
+        Text for people that says what these numbers were computed from.
     """
 
     eaten: float
@@ -52,19 +54,19 @@ class Demand(Frozen):
 
 
 class Advice(Frozen):
-    """The cheapest change that suffices; `rate` is None where nothing that was tried does."""
+    """The cheapest change that suffices; `rate` is its measurement, None if no tried format suffices."""
 
     rate: Rate | None
     sentence: str
 
 
 def demand_of(run: Path, sample_bytes: float) -> Demand | None:
-    """Return what a run needs; None where neither samples per second nor its reads were recorded.
+    """Return what a run needs; None if neither its samples per second nor its reads were recorded.
 
     Parameters
     ----------
     sample_bytes
-        Mean size of a sample, by which bytes become samples where no metric counts them.
+        Mean size of a sample in bytes; converts bytes read to samples if no metric counts samples.
     """
     loss = _input_loss(run)
     stretch = 1.0 / (1.0 - min(loss or 0.0, _MOST_LOSS) / 100.0)
@@ -97,12 +99,12 @@ def demand_of(run: Path, sample_bytes: float) -> Demand | None:
 
 
 def advise(trial: Trial, demand: Demand, memory_bytes: float | None = None) -> Advice:
-    """Return the cheapest change that gives each node what it needs, by what was measured cold.
+    """Return the cheapest change that gives each node the samples it needs, judging by cold measurements.
 
     Parameters
     ----------
     memory_bytes
-        Memory that is free on this node, in which the data set may fit.
+        Free memory of this node in bytes; the data set may fit in it.
     """
     wanted = demand.per_node * _MARGIN
     own = trial.rates[0].format if trial.rates else ""
@@ -134,7 +136,7 @@ def advise(trial: Trial, demand: Demand, memory_bytes: float | None = None) -> A
 
 
 def _by_cost(rates: Sequence[Rate], own: str) -> list[Rate]:
-    """Return the rates by what they ask for: more workers, then a mount of a packed file, then other code."""
+    """Return the rates, cheapest change first: more workers, then a packed file, then shards (other code)."""
     order = [own, "squashfs", "shards", "files"]
     return sorted(rates, key=lambda each: (order.index(each.format), each.workers))
 
@@ -162,7 +164,7 @@ def _input_loss(run: Path) -> float | None:
 
 
 def _logged_rate(metrics: UserMetrics) -> tuple[str, float, int] | None:
-    """Return name, samples per second of the whole job, and nodes of the metric that counts most of them."""
+    """Return name, samples per second of the job, and number of nodes of the metric with most samples."""
     by_name: dict[str, list[UserMetric]] = {}
     for each in metrics.series:
         if _RATE.search(each.name) and len(each.values):

@@ -1,4 +1,4 @@
-"""Processes that read samples for a trial, the mount of a packed data set, and the page cache."""
+"""Run the processes that read samples for a trial, mount a packed data set, and drop cached content."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def run_readers(tasks: Sequence[str], seconds: float) -> list[dict[str, Any]]:
             _line(process, deadline)
         for process in processes:
             _send(process, "go")
-        # A file system that does not answer holds a worker for longer than it was told to read.
+        # A file system that hangs may block a worker for longer than the time of the measurement.
         deadline = time.monotonic() + seconds + _READY_S
         return [json.loads(_line(process, deadline)) for process in processes]
 
@@ -89,7 +89,7 @@ def mounted(image: Path) -> Iterator[Path]:
     process = subprocess.Popen(
         [program, "-f", str(image), str(folder)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        # Ctrl-C is for this program, which unmounts.
+        # In a separate session, so that Ctrl-C reaches only this program, which then unmounts.
         start_new_session=True,
     )  # fmt: skip
     try:
@@ -126,7 +126,7 @@ def drop_content(paths: Sequence[str]) -> None:
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                # What is not yet on disk can't be dropped.
+                # Content that is not yet on disk can't be dropped from the cache.
                 os.fsync(handle)
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:

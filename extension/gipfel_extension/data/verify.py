@@ -1,9 +1,9 @@
 """Verify an image against its summary and its manifest, without mounting it; compare two data sets.
 
 SquashFS has no checksums of its own: a changed byte of an uncompressed image is read without an error.
-Verification has three levels: the chunks (hashes of the image's bytes, in the summary), the tree (every
-entry of the image is in the manifest, with its mode, size and target, and nothing else is there), and the
-content of every file. Extended attributes are covered by the chunks alone.
+Verification has three levels: the chunks (hashes of the image's bytes, in the summary), the tree (image and
+manifest have the same entries with the same mode, size and target), and the content of every file. Extended
+attributes are covered only by the chunks.
 """
 
 import hashlib
@@ -29,7 +29,11 @@ _SET_ID = 0o6000
 
 
 class Verification(Frozen):
-    """Result of `verify`; at most 20 problems are listed. `root` is the root hash, None without a summary."""
+    """Result of `verify`.
+
+    `problems` has up to 20 lines; `chunks` and `files` are the numbers that were read and compared; `root` is
+    the root hash, None without a summary.
+    """
 
     valid: bool
     problems: tuple[str, ...]
@@ -44,14 +48,14 @@ def verify(path: Path, *, percent: float = 100.0, seed: int | None = None) -> Ve
     Parameters
     ----------
     percent
-        Share of the chunks and of the files whose content is read, sampled at random, above 0 to 100.
+        Percentage of the chunks and files whose content is read, selected at random; above 0, up to 100.
     seed
         Seed of the random selection.
 
     Raises
     ------
     GipfelError
-        The image can't be read, at all or in a part.
+        The image, or a part of it, can't be read.
     """
     sampled = _Sampler(percent, seed)
     problems: list[str] = []
@@ -138,7 +142,7 @@ def read_entries(image: SquashfsFile, nodes: dict[bytes, Node], digest: str | No
 def _limited(entries: Iterator[Entry]) -> Iterator[Entry]:
     for number, entry in enumerate(entries):
         if number >= MAX_ENTRIES:
-            # A few megabytes of compressed lines would fill the memory.
+            # A few megabytes of compressed data may hold enough lines to fill the memory.
             raise ValueError("it has too many lines")
         yield entry
 
@@ -234,7 +238,7 @@ def _matches(entry: Entry, node: Node, nodes: dict[bytes, Node]) -> bool:
 def _check_contents(
     image: SquashfsFile, entries: dict[bytes, Entry], nodes: dict[bytes, Node], sampled: _Sampler
 ) -> tuple[int, list[str]]:
-    """Return how many files were read, and those whose content is not that of the manifest."""
+    """Return how many files were read, and a line for each whose content differs from the manifest."""
     count, problems = 0, []
     for path, entry in entries.items():
         node = nodes.get(path)
@@ -256,7 +260,10 @@ def _check_contents(
 
 
 class Difference(Frozen):
-    """Paths, escaped for display; `changed` differ in kind, mode, content, target or extended attributes."""
+    """Differences between two data sets, as paths escaped for display.
+
+    Paths in `changed` differ in kind, mode, content, target or extended attributes.
+    """
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -269,7 +276,7 @@ class Difference(Frozen):
 
 
 def compare(first: Path, second: Path) -> Difference:
-    """Return what is different in the second data set.
+    """Return the differences of the second data set from the first.
 
     Raises
     ------

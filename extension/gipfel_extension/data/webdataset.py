@@ -1,9 +1,9 @@
-"""Write a directory as WebDataset shards: tar files that are read from their beginning to their end.
+"""Write a directory as WebDataset shards: tar files that are read sequentially.
 
-A sample is the files that have the same path up to the first dot of their names; it is never divided between
-shards. ``index.json`` has the layout that ``wids`` of the package webdataset reads, and the hash of every
-shard. The directory of shards appears whole, or not at all.
-Source of the rules: https://github.com/webdataset/webdataset, ``base_plus_ext`` and ``wids_index.py``
+A sample consists of the files whose paths are equal up to the first dot of the name; it is never split
+between shards. ``index.json`` has the layout that ``wids`` in the package webdataset reads, and the hash of
+every shard. The directory of shards is created complete, or not at all. Source of the rules:
+https://github.com/webdataset/webdataset, ``base_plus_ext`` and ``wids_index.py``
 """
 
 import hashlib
@@ -29,7 +29,8 @@ from .stream import SourceStream, open_archive
 
 INDEX_NAME = "index.json"
 CROISSANT_NAME = "croissant.json"
-#: Large enough that a reader seldom opens a file, small enough that a few thousand can be shuffled.
+#: Size of a shard in bytes: large enough that readers seldom open files, small enough to have many to
+#: shuffle.
 SHARD_BYTES = 1_000_000_000
 
 _KEY = re.compile(rb"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -68,7 +69,7 @@ class ShardIndex(Frozen):
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """Source, target and settings of shards; a new one begins at `shard_bytes`."""
+    """Source, target and settings of shards; `shard_bytes` is the size from which the next shard begins."""
 
     source: Path
     target: Path
@@ -84,7 +85,7 @@ def write_shards(request: ShardRequest) -> ShardIndex:
     Raises
     ------
     GipfelError
-        Something can't be in a shard or changed meanwhile, or the target exists or can't be written.
+        An entry can't be in a shard, a file changed meanwhile, or the target exists or can't be written.
     """
     target = request.target.absolute()
     if target.exists() or not target.parent.is_dir():
@@ -97,7 +98,7 @@ def write_shards(request: ShardRequest) -> ShardIndex:
     parts = list(_divide(source, request.shard_bytes))
     request.on_plan(source, len(parts))
     with work_directory(target) as work:
-        # Another name than that of a killed packing, which may be removing its own.
+        # Use another name than a killed packing, which may still be removing its own directory.
         folder = work / f"{os.getpid()}"
         folder.mkdir()
         shards, read = [], 0
@@ -121,7 +122,7 @@ def root_of_shards(shards: list[Shard] | tuple[Shard, ...]) -> str:
 
 
 def split_name(path: bytes) -> tuple[bytes, bytes] | None:
-    """Return a sample's key and the extension of a path; None for a name that WebDataset's readers skip."""
+    """Split a path into the sample's key and the extension; None for a name that WebDataset readers skip."""
     found = _KEY.fullmatch(path)
     return (found[1], found[2]) if found else None
 
@@ -150,7 +151,7 @@ def _index(source: Source, shards: list[Shard], name: str) -> ShardIndex:
 
 
 def _as_files(source: Source) -> Source:
-    """Return the files of a source in the order of samples; refuse what a shard can't hold."""
+    """Return the files of a source sorted by sample; raise GipfelError if a shard can't hold an entry."""
     has_croissant = read_croissant(source.path) is not None
     sizes = {each.entry.path: each.entry.size for each in source.files()}
     refused, files, skipped, seen = [], [], [], set()
@@ -159,7 +160,7 @@ def _as_files(source: Source) -> Source:
         if entry.kind == "directory" or (has_croissant and entry.path == CROISSANT_NAME.encode()):
             continue
         key = split_name(entry.path)
-        # Readers compare extensions without case, and take names as UTF-8.
+        # Readers ignore the case of extensions, and decode names as UTF-8.
         name = (key[0], key[1].lower()) if key else (entry.path, None)
         if entry.kind == "symlink" or _is_odd(entry.path) or name in seen:
             refused.append(entry.path)
@@ -195,7 +196,7 @@ def _is_odd(path: bytes) -> bool:
 
 
 def _divide(source: Source, limit: int) -> Iterator[Source]:
-    """Yield the source of each shard; a sample larger than the limit is alone in its shard."""
+    """Yield a source for each shard; a sample larger than the limit gets a shard of its own."""
     part: list[ScannedEntry] = []
     size = 0
     for sample in _samples(source.entries):

@@ -1,7 +1,7 @@
 """Staging on one node: ``python -m gipfel_extension.data.stage.agent DIRECTORY``, a task of a step.
 
-It makes the copies and holds their locks until its supervisor ends, or it gets a signal. Then it removes what
-no other process needs. `NodeStore` has the copies: tier and space, locks, files, and their removal.
+It makes the copies and holds their locks until its supervisor ends or it gets a signal. Then it removes the
+copies that no other process needs. `NodeStore` manages the copies: tier and space, locks, files, and removal.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _MAX_BYTES = 64 << 20
 _FIND_S = 60.0
 _BEAT_S = 0.5
 _POLL_S = 0.2
-#: The supervisor sends nothing while the data is held.
+#: No time limit for messages from the supervisor, which sends nothing while the copies are held.
 _CONTROL_S = None
 _ITEMS = TypeAdapter(tuple[StageItem, ...])
 _DISK_SHARE, _MEMORY_SHARE = 0.9, 0.5
@@ -63,7 +63,7 @@ class Agent:
         self._sending = threading.Lock()
 
     def run(self) -> int:
-        """Stage the data, hold it, and remove it; return the exit status."""
+        """Stage the data, hold the copies until the end, and remove them; return the exit status."""
         channel = self._connect()
         self._send(channel, {"kind": "connected", "rank": self._rank})
         store = None
@@ -130,7 +130,7 @@ class Agent:
             store.finish(copy, service)
         roots = [each.root for each in copies]
         self._send(channel, {"kind": "staged", **_counts(exchange), "roots": roots})
-        # Until its supervisor ends, or ends this staging.
+        # Wait until the supervisor ends, or ends this staging.
         with contextlib.suppress(OSError):
             while channel.receive()[0].get("kind") != "end":
                 continue
@@ -141,7 +141,7 @@ class Agent:
             self._send(channel, {"kind": "progress", **_counts(exchange)})
 
     def _send(self, channel: Channel, message: dict[str, Any]) -> None:
-        # Without its supervisor this task ends anyway.
+        # If the supervisor is gone, this task ends anyway.
         with self._sending, contextlib.suppress(OSError):
             channel.send(message)
 
@@ -166,7 +166,7 @@ def main() -> int:
 
 
 class NodeStore:
-    """Copies in the first tier of this node with enough space, and their locks.
+    """Copies and their locks, in the first tier of this node that has enough space.
 
     Raises
     ------
@@ -202,7 +202,7 @@ class NodeStore:
         raise GipfelError(f"The data does not fit: {'; '.join(problems)}.")
 
     def _space_problem(self, tier: str, store: Path) -> str:
-        """Return why the files that are not there yet don't fit, as a clause; empty if they do."""
+        """Return why the missing files don't fit, as a clause; empty if they fit."""
         needed = sum(each.size for each in self._items if not (store / each.key / "data").exists())
         used = sum(each.stat().st_size for each in store.glob("*/data"))
         about = os.statvfs(store)
@@ -219,16 +219,16 @@ class NodeStore:
         return f"{name} has {_size(allowed)} for it, and {_size(needed)} are needed"
 
     def open(self) -> list[FileCopy]:
-        """Return a copy per file: one that is there and complete, or a new one whose space is reserved.
+        """Return a copy per file: a complete one that is already there, or a new one with reserved space.
 
-        Waits while another job of this user copies the same content.
+        This waits while another job of this user copies the same content.
 
         Raises
         ------
         OSError
             A file can't be created, or the disk is full.
         """
-        # In one order, so that two jobs don't wait for each other.
+        # All jobs lock contents in the same order, so that two jobs don't wait for each other.
         found = {item.key: self._open(item) for item in sorted(self._items, key=lambda each: each.key)}
         return [found[item.key] for item in self._items]
 
@@ -242,18 +242,18 @@ class NodeStore:
         self._files.append(file)
         if not complete and item.size:
             try:
-                # Reserved now, so that a full disk shows before the data is read.
+                # Reserve the space now, so that a full disk is noticed before the data is read.
                 os.posix_fallocate(descriptor, 0, item.size)
             except OSError as error:
                 if error.errno not in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
                     raise
                 os.ftruncate(descriptor, item.size)
-        # Before the disk can be full; without `data` it describes nothing yet.
+        # Write the description before the disk can be full; it has no effect until the file `data` exists.
         describe_path(content, item.path, item.size, item.mtime_ns, self._job)
         return FileCopy(item, file, complete=complete)
 
     def _lock(self, content: Path, key: str) -> bool:
-        """Lock a content, shared if it is complete; return whether it is."""
+        """Lock a content, with a shared lock if it is complete; return whether it is complete."""
         while True:
             with suppress(FileExistsError):
                 content.mkdir(mode=0o700)
@@ -270,14 +270,14 @@ class NodeStore:
             time.sleep(_POLL_S)
 
     def finish(self, copy: FileCopy, service: S3Service | None = None) -> None:
-        """Give a filled copy its name and share its lock, unless its original changed meanwhile.
+        """Rename a filled copy to its final name and make its lock shared, unless the original has changed.
 
         Raises
         ------
         ExchangeError
-            It changed.
+            The original has changed.
         OSError
-            It changed, or can't be read any more.
+            The original has changed, or can't be read any more.
         """
         item = copy.item
         if item.is_remote and service is not None:
@@ -294,7 +294,7 @@ class NodeStore:
             raise ExchangeError(f"the copy of {item.path} was removed by another process")
 
     def release(self) -> None:
-        """Give up the copies, and remove those that no other process needs."""
+        """Release the locks, and remove the copies that no other process needs."""
         for file in self._files:
             file.close()
         for lock in self._locks.values():
@@ -302,7 +302,7 @@ class NodeStore:
         sweep(self.path)
 
     def explain(self, error: OSError) -> str:
-        """Return an error of a file as a sentence."""
+        """Return a sentence for an error with a file."""
         if error.errno == errno.ENOSPC:
             return f"There is no space left in {'memory' if self.tier == 'memory' else self.path.parent}."
         return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

@@ -1,9 +1,9 @@
-"""Exchange of chunks among the nodes of a staging: each chunk is read once and passed on along a tree.
+"""Exchange chunks between the nodes of a staging: each chunk is read once and passed on along a tree.
 
-The nodes take turns as the first one of a chunk's tree, which reads the chunk from the shared file system;
-every other node gets it from its parent in the tree. So N nodes read 1/N of the data each, and send and
-receive about the data once. A parent that is lost or slow is left out of the trees of this node, which then
-gets the chunk from the next one, or reads it.
+The nodes take turns as the root of a chunk's tree, which reads the chunk from the shared file system; every
+other node gets it from its parent in the tree. So each of N nodes reads 1/N of the data, and sends and
+receives about as many bytes as the data has. If a parent is lost or slow, this node leaves it out of its
+trees and gets the chunk from the next node, or reads it itself.
 """
 
 import contextlib
@@ -23,25 +23,25 @@ from .wire import CHUNK_BYTES, Channel, WireError
 
 _READERS, _FETCHERS = 4, 4
 _CONNECT_S = 10.0
-#: Seconds for which a node waits for a chunk before it answers that it has none yet.
+#: Seconds for which a node waits for a requested chunk before it replies that it does not have it yet.
 _HOLD_S = 2.0
 _IDLE_S = 3600.0
 _FANOUT = 2
 
 
 class ExchangeError(Exception):
-    """A file that this node can't get."""
+    """This node can't get a file."""
 
 
 class FileCopy:
-    """The copy of one file, which arrives in chunks in any order.
+    """The copy of one file, whose chunks arrive in any order.
 
     Parameters
     ----------
     file
         The open copy, of its final size.
     complete
-        Whether it already has all its content.
+        Whether the copy already has all of its content.
     """
 
     def __init__(self, item: StageItem, file: BinaryIO, *, complete: bool) -> None:
@@ -60,25 +60,25 @@ class FileCopy:
 
 
 class Peer:
-    """Another node: its address, and the files that it had from the beginning."""
+    """Another node: its address, and the files that it already had at the beginning."""
 
     def __init__(self, address: tuple[str, int], complete: frozenset[int]) -> None:
         self.address, self.complete = address, complete
 
 
 class Exchange:
-    """The copies of this node, served to others, and filled.
+    """Fills the copies of this node, and serves their chunks to other nodes.
 
     Parameters
     ----------
     rank
         This node's number among `peers`.
     patience_s
-        Seconds after which a parent that does not deliver is left out.
+        Seconds after which a parent that delivers nothing is left out.
     notify
-        Called with a node's rank and what is wrong with it.
+        Called with a node's rank and a clause on what is wrong with it.
     service
-        The service of objects among the files.
+        The S3 service for files that are S3 objects; None if there are none.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Exchange:
 
     @property
     def port(self) -> int:
-        """Return the port at which other nodes get chunks."""
+        """Return the port on which this node serves chunks."""
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Exchange:
         Raises
         ------
         ExchangeError
-            A file can't be read or written, or its content is not that of its summary.
+            A file can't be read or written, or its content differs from its summary.
         """
         self._peers = peers
         mine: list[tuple[int, int]] = []
@@ -155,7 +155,7 @@ class Exchange:
                 each.close()
 
     def _order(self, number: int, index: int) -> list[int]:
-        """Return the nodes of a chunk's tree, parents first, without those that are left out here."""
+        """Return the nodes of a chunk's tree, parents first, without nodes that this node leaves out."""
         ranks = sorted(self._peers)
         complete = [rank for rank in ranks if number in self._peers[rank].complete]
         owners = complete or ranks
@@ -165,7 +165,7 @@ class Exchange:
         return [rank for rank in order if rank not in self._left_out or rank == self._rank]
 
     def _get(self, number: int, index: int, channels: dict[int, Channel]) -> None:
-        """Get one chunk: from the parent in its tree, or from the shared file system where there is none."""
+        """Get one chunk from the parent in its tree, or from the shared file system if there is no parent."""
         began = time.monotonic()
         while True:
             order = self._order(number, index)
@@ -189,7 +189,7 @@ class Exchange:
                 began = time.monotonic()
 
     def _fetch(self, number: int, index: int, parent: int, channels: dict[int, Channel]) -> bool:
-        """Ask a node for a chunk; return whether it had it."""
+        """Request a chunk from a node; return whether the node had it."""
         if parent not in channels:
             address = self._peers[parent].address
             channels[parent] = Channel.connect(address, self._key, _CONNECT_S)
@@ -238,7 +238,7 @@ class Exchange:
             threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
 
     def _serve(self, connected: socket.socket) -> None:
-        # A peer disconnects when it has everything, or is lost; a stranger fails the handshake.
+        # A peer disconnects when it has everything or is lost; any other client fails the handshake.
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError, IndexError):
             channel = Channel(connected, self._key, accepted=True, timeout_s=_CONNECT_S)
             connected.settimeout(_IDLE_S)
@@ -270,7 +270,7 @@ class Exchange:
 def _read_file(path: str, offset: int, size: int) -> bytes:
     source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        # Otherwise the kernel reads ahead, into a chunk that another node reads.
+        # Otherwise the kernel would read ahead into a chunk that another node reads.
         os.posix_fadvise(source, offset, size, os.POSIX_FADV_RANDOM)
         return os.pread(source, size, offset)
     finally:
@@ -278,7 +278,7 @@ def _read_file(path: str, offset: int, size: int) -> bytes:
 
 
 class _Queue:
-    """Chunks to get, in order; several threads take from it."""
+    """Chunks to get, in order; several threads take chunks from it."""
 
     def __init__(self, tasks: list[tuple[int, int]]) -> None:
         self._tasks = iter(tasks)

@@ -1,4 +1,4 @@
-"""A staging as it is requested, the files it copies, and its state."""
+"""Models of a staging: the request, the files to copy, and the state."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from gipfel_cluster.workloads.directory import WorkloadState
 from ..manifest import Digest, Summary, parse_summary, read_summary, summary_path
 from ..s3 import SCHEME, S3Object, S3Service
 
-#: Directory of stagings in a run folder.
+#: Directory in a run folder that has the stagings' directories.
 TRANSFERS = "transfers"
 RENDEZVOUS, ITEMS = "rendezvous.json", "items.json"
 _MAX_FILES = 512
@@ -27,11 +27,11 @@ OnFailure = Literal["stop", "continue"]
 class StageSpec(Frozen):
     """Data to copy to the nodes of a job.
 
-    ``data`` are absolute paths of files or directories, or addresses of S3; ``to`` is the tier, ``auto`` the
-    local disk where there is one with enough space, else memory; ``nodes`` are nodes of the job, empty for
-    all. With ``on_failure`` ``continue``, a node that fails reads the shared file system instead. The limits
-    are for all copies of the user on a node, in bytes; None for half of the free memory, and for 90 % of the
-    free space.
+    ``data`` has absolute paths of files or directories, or S3 addresses. ``to`` is the tier; ``auto`` is a
+    local disk if it has enough space, else memory. ``nodes`` are nodes of the job; empty for all. With
+    ``on_failure`` set to ``continue``, a node that fails reads the shared file system instead. ``max_memory``
+    and ``max_disk`` limit all copies of the user on a node, in bytes; None allows half of the free memory and
+    90 % of the free disk space.
     """
 
     data: tuple[OneLine, ...] = Field(min_length=1, max_length=64)
@@ -45,9 +45,11 @@ class StageSpec(Frozen):
 
 
 class StageItem(Frozen):
-    """A file to copy; ``key`` names its content, ``chunks`` are its hashes if a summary lists them.
+    """A file to copy; ``size`` is in bytes.
 
-    An object of S3 has an ETag instead of a time of change.
+    ``key`` identifies its content, so that jobs can share a copy. ``root`` and ``chunks`` are the root hash
+    and the chunk hashes from the summary beside an image; empty without one. An S3 object has an ``etag``
+    instead of a modification time.
     """
 
     path: OneLine
@@ -60,17 +62,21 @@ class StageItem(Frozen):
 
     @property
     def is_remote(self) -> bool:
-        """Return whether it is an object of S3."""
+        """Return whether this is an S3 object."""
         return self.path.startswith(SCHEME)
 
     @property
     def object(self) -> S3Object:
-        """Return it as an object of S3."""
+        """Return this item as an S3 object."""
         return S3Object(self.path, self.size, self.etag)
 
 
 class NodeCopy(Frozen):
-    """Progress of a node: bytes that it has, read from the shared file system, and got from other nodes."""
+    """Progress of a node, in bytes.
+
+    ``done`` is what the node has, of which ``read`` came from the shared file system, ``received`` from other
+    nodes, and ``reused`` was there before.
+    """
 
     node: str
     phase: Literal["waiting", "copying", "staged", "failed"] = "waiting"
@@ -83,7 +89,10 @@ class NodeCopy(Frozen):
 
 
 class TransferState(WorkloadState):
-    """The state of a staging; ``ready`` when every node that has not failed has its copies."""
+    """The state of a staging; ``ready`` is True when every node has its copies, except failed nodes.
+
+    ``total`` is the size of the data in bytes, once per node.
+    """
 
     number: int = 0
     data: tuple[str, ...] = ()
@@ -95,12 +104,12 @@ class TransferState(WorkloadState):
 
     @property
     def shared_reads(self) -> int:
-        """Return the bytes that all nodes together read from the shared file system."""
+        """Return the bytes that all nodes together have read from the shared file system."""
         return sum(each.read for each in self.copies)
 
 
 def list_items(spec: StageSpec, environment: Mapping[str, str] = os.environ) -> tuple[StageItem, ...]:
-    """Return the files to copy; an S3 service is that of the environment.
+    """Return the files to copy; S3 objects are listed with the service in `environment`.
 
     Raises
     ------
@@ -112,7 +121,7 @@ def list_items(spec: StageSpec, environment: Mapping[str, str] = os.environ) -> 
     for name in spec.data:
         for item in _objects(service, name) if service and name.startswith(SCHEME) else _local_items(name):
             twice = any(each.key == item.key and each.path != item.path for each in found.values())
-            # Two paths with one content: a copy each, since a copy has one lock.
+            # Two paths with the same content get a copy each, since a copy has only one lock.
             key = _digest(f"{item.key}\0{item.path}") if twice else item.key
             found.setdefault(item.path, item.model_copy(update={"key": key}))
     if not found:
@@ -181,7 +190,7 @@ def _described(path: str, size: int, mtime_ns: int, etag: str, summary: Summary 
             f"{path} has {size} bytes, but its summary says {summary.bytes}: it was cut or changed.",
             "Copy it again, or pack it again.",
         )
-    # Without a summary the content is unknown before it is read: its place and version stand for it.
+    # Without a summary the content is unknown before it is read, so path and version identify it.
     identity = f"{path}\0{size}\0{etag or mtime_ns}" if summary is None else summary.root
     return StageItem(
         path=path,

@@ -1,8 +1,8 @@
 """Supervisor of a staging: ``python -m gipfel_extension.data.stage.supervisor DIRECTORY [-]``.
 
-It starts a task on each node, tells them of each other, and writes the state. It runs as long as the data is
-needed: until the job ends, or the staging is stopped. With ``-`` the first line of standard input is the
-job's `StepJob`; else it is that of this process's variables.
+It starts a task on each node, sends the nodes each other's addresses, and writes the state. It runs until the
+job ends or the staging is stopped. With ``-``, the first line of standard input is the job as a `StepJob`;
+otherwise the job is the one in this process's environment variables.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class _Member:
 
 
 class Coordinator:
-    """Connects the nodes of a staging: takes their reports, and tells each of the others.
+    """Connects the nodes of a staging: receives their reports, and sends each node the others' addresses.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Coordinator:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def plan(self) -> bool:
-        """Tell the nodes of each other once all have reported; return whether that is done."""
+        """Send the nodes each other's addresses once all have reported; return whether that is done."""
         with self._lock:
             present = [each for each in self.members if not each.failed]
             if any(not each.port for each in present):
@@ -117,7 +117,7 @@ class Coordinator:
         return True
 
     def fail(self, member: _Member, problem: str) -> None:
-        """Mark a node as failed, and end its task; the first problem is kept."""
+        """Mark a node as failed and end its task; if it failed before, keep the first problem."""
         with self._lock:
             if not member.failed:
                 member.change(phase="failed", problem=problem)
@@ -138,7 +138,7 @@ class Coordinator:
         self._listener.close()
 
     def differing(self) -> str:
-        """Return the node whose copies are not those of the others; empty if there is none."""
+        """Return a node whose copies differ from the other nodes'; empty if there is none."""
         staged = [each for each in self.members if each.copy.phase == "staged"]
         for number in range(max((len(each.roots) for each in staged), default=0)):
             known: dict[str, str] = {}
@@ -207,7 +207,7 @@ def _own_hosts(nodes: tuple[str, ...], environment: Mapping[str, str]) -> tuple[
     own = [environment.get("SLURMD_NODENAME", ""), socket.gethostname()]
     addresses = []
     for node in nodes:
-        # The address of this node towards another one: nothing is sent.
+        # Find this node's address on the way to another node; connecting a UDP socket sends nothing.
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((node, 9))
             addresses.append(probe.getsockname()[0])
@@ -221,7 +221,7 @@ class Supervisor:
 
     def __init__(self, folder: Path, setting: StepJob, environment: Mapping[str, str]) -> None:
         self._folder, self._environment = folder, environment
-        # The tasks run on the nodes themselves, whose paths and memory the containers share.
+        # The tasks run on the nodes without a container: containers share the nodes' paths and memory.
         self._setting = setting.model_copy(update={"edf": ""})
         self._spec = StageSpec.model_validate_json(read_regular(folder / SPEC, _MAX_BYTES))
         self._signal = 0
@@ -324,7 +324,7 @@ class Supervisor:
                 coordinator.fail(each, f"It did not start within {_JOIN_S:.0f} s. {log or reason}".strip())
 
     def _problem(self, coordinator: Coordinator) -> str:
-        """Return why the staging fails; empty while it does not."""
+        """Return why the staging has failed; empty if it has not."""
         if different := coordinator.differing():
             return f"The copies on {different} differ: the data changed while it was staged."
         failed = [each.copy for each in coordinator.members if each.failed]
@@ -334,7 +334,7 @@ class Supervisor:
         return ""
 
     def _show(self, coordinator: Coordinator, *, failed: bool) -> None:
-        """Write the state where it changed, at most once a second, and otherwise every ten seconds."""
+        """Write the state: at most once a second if it has changed, else every ten seconds."""
         copies = tuple(each.copy for each in coordinator.members)
         ready = not failed and all(each.phase in {"staged", "failed"} for each in copies)
         pause = time.monotonic() - self._written
@@ -349,7 +349,7 @@ class Supervisor:
 
     def _change(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
-        # A full disk must not end what is staged.
+        # A full disk must not end the staging.
         with contextlib.suppress(OSError):
             self._state = write_state(self._folder, self._state)
 
@@ -370,7 +370,7 @@ def _describe(copies: tuple[NodeCopy, ...], total: int, *, ready: bool) -> str:
 
 
 def _share(copies: tuple[NodeCopy, ...], total: int) -> float:
-    """Return the share of all nodes' data that they have, without nodes that failed."""
+    """Return the share (0 to 1) of the data that the nodes have, without failed nodes."""
     usable = [each for each in copies if each.phase != "failed"]
     wanted = total * len(usable)
     return sum(each.done for each in usable) / wanted if wanted else 1.0

@@ -1,4 +1,4 @@
-"""Stagings as workloads: start one, wait for it, list and stop them; and what is staged on this node."""
+"""Stagings as workloads: start, await, list and stop stagings; list the copies on this node."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -29,17 +29,17 @@ _POLL_S = 0.1
 
 
 def start_staging(spec: StageSpec, environment: Mapping[str, str], parent: Path | None = None) -> Path:
-    """Start a staging in this job, or on this machine without a job; return its directory.
+    """Start a staging in the current job, or on this machine if there is none; return its directory.
 
     Parameters
     ----------
     parent
-        Directory of its directory; by default that of the run.
+        Directory in which the staging's directory is created; by default the run folder.
 
     Raises
     ------
     GipfelError
-        It can't be started.
+        The staging can't be started.
     """
     folder = new_directory(parent or parent_directory(TRANSFERS, environment))
     names = ", ".join(Path(each).name for each in spec.data)
@@ -67,14 +67,14 @@ def start_staging(spec: StageSpec, environment: Mapping[str, str], parent: Path 
 def wait_until_staged(
     folder: Path, on_change: Callable[[TransferState], None], stopped: Callable[[], bool] = lambda: False
 ) -> TransferState:
-    """Wait until a staging's data is ready, or it has ended, and return its state.
+    """Wait until a staging's data is ready or the staging has ended, and return its state.
 
     Parameters
     ----------
     on_change
-        Called with each state.
+        Called with each new state.
     stopped
-        Whether to stop waiting.
+        Function that returns True to stop waiting.
     """
     while True:
         state = refresh_state(folder, read_state(folder, TransferState))
@@ -110,7 +110,7 @@ def running_stagings(environment: Mapping[str, str]) -> dict[str, TransferState]
     """Return the stagings of the user that have not ended, by ID."""
     found = {}
     for folder in known_directories(TRANSFERS, environment, all_runs=True):
-        # An unreadable directory must not hide the others.
+        # An unreadable directory must not hide other stagings.
         with suppress(GipfelError):
             state = refresh_state(folder, read_state(folder, TransferState))
             if not state.ended:

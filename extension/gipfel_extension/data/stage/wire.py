@@ -1,8 +1,8 @@
 """Authenticated messages between the nodes of a staging: a handshake with a shared key, then frames.
 
 Both sides prove with HMAC-SHA-256 over fresh random numbers that they know the key, which is in a file that
-only the user can read; the key is never sent. Each frame has a JSON object and perhaps data. The frame's MAC
-covers the object, the length of the data and the frame's number in its direction; data is covered by the
+only the user can read; the key is never sent. Each frame has a JSON object and optionally data. The frame's
+MAC covers the object, the length of the data and the frame's number in its direction; data is covered by the
 SHA-256 in the object. Sizes are bounded before anything is read. Nothing is encrypted.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from gipfel_cluster.model import Frozen
 
-#: Bytes of data in one frame, which is a chunk of a file.
+#: Largest size in bytes of the data in one frame: a chunk of a file.
 CHUNK_BYTES = 4 << 20
 _MAX_OBJECT_BYTES = 1 << 20
 _NONCE = 32
@@ -26,7 +26,7 @@ _MAGIC = b"gipfel-stage-1\n"
 
 
 class Rendezvous(Frozen):
-    """Addresses of the supervisor of a staging, and the shared key in hexadecimal; a file with mode 0600."""
+    """Addresses of a staging's supervisor, and the shared key in hexadecimal; stored with mode 0600."""
 
     hosts: tuple[str, ...]
     port: int
@@ -34,7 +34,7 @@ class Rendezvous(Frozen):
 
 
 class WireError(OSError):
-    """The other side does not know the key, or sent something that is not valid."""
+    """The other side does not know the key, or sent an invalid message."""
 
 
 class Channel:
@@ -83,7 +83,7 @@ class Channel:
     def send(
         self, message: dict[str, Any], file: BinaryIO | None = None, offset: int = 0, size: int = 0
     ) -> None:
-        """Send an object, and `size` bytes of a file from `offset` on."""
+        """Send an object, with `size` bytes of a file from `offset` on as data."""
         content = json.dumps(message, separators=(",", ":")).encode()
         head = _HEAD.pack(len(content), size)
         self.socket.sendall(head + content + self._mac(self._roles[0], self._sent, head + content))
@@ -124,7 +124,7 @@ class Channel:
         both = own + other if accepted else other + own
         mine, theirs = (b"server", b"client") if accepted else (b"client", b"server")
         if accepted:
-            # The client proves first, so that a stranger gets nothing computed with the key.
+            # The client proves first, so that a client without the key gets nothing computed with it.
             self._expect(hmac.digest(key, theirs + both, "sha256"))
             self.socket.sendall(hmac.digest(key, mine + both, "sha256"))
         else:
