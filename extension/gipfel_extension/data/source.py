@@ -182,7 +182,7 @@ class _Scanner:
                 path = directory + b"/" + name if directory else name
                 if path in {MANIFEST_NAME, os.fsencode(FETCHED_NAME)}:
                     # A manifest from an earlier packing, or the record of fetched items, which goes into the
-                # new manifest.
+                    # new manifest.
                     continue
                 count += 1
                 if count > MAX_ENTRIES:

@@ -1,4 +1,4 @@
-"""Compare the samples per second that a run needs with a trial, and find the cheapest change that suffices."""
+"""Compare the samples per second that a run needs with a trial; find the cheapest change that suffices."""
 
 import re
 import statistics

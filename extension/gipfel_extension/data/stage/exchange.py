@@ -30,7 +30,7 @@ _FANOUT = 2
 
 
 class ExchangeError(Exception):
-    """This node can't get a file."""
+    """A file can't be copied to this node."""
 
 
 class FileCopy:
