@@ -43,6 +43,7 @@ _INSPECTOR, _RAS = "NCCL Inspector", "NCCL RAS"
 MAX_BYTES = 64 << 20
 _MAX_RANKS, _MAX_NAME = 100_000, 100
 _MOST_COMMUNICATORS = 20_000
+#: Bytes at the start of a file from which its format is recognized.
 _FIRST = 4096
 
 Process = tuple[str, int]

@@ -30,6 +30,7 @@ _FORMULA = (
     "busbw is algbw times 2(n-1)/n for an all-reduce, 1 for broadcast, reduce and send, (n-1)/n for others "
     "(nccl-tests, doc/PERFORMANCE.md)."
 )
+#: Highest level of the encoded matrix (uint8), and the level of pairs without traffic.
 _LEVELS, _MISSING = 254, 255
 _MOST_LABELS = 16
 _LEFT_PIXELS, _RIGHT_PIXELS, _TOP_PIXELS, _BOTTOM_PIXELS = 110, 84, 12, 70

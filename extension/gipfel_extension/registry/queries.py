@@ -29,7 +29,11 @@ _MIN_NODES = 3
 
 
 class NodeResult(Frozen):
-    """One vetting result with its origin; ``received`` is an ISO time in UTC."""
+    """One vetting result with its origin.
+
+    ``measurement`` is in ``unit``, None without one. ``codes`` are XID numbers. ``reporter`` is the sender,
+    ``vouched`` and ``confirmed`` are as in `schema.ReportRow`. ``received`` is an ISO time in UTC.
+    """
 
     node: str
     check: str
@@ -50,7 +54,10 @@ class NodeResult(Frozen):
 
 
 class WorstNode(Frozen):
-    """Node with bad results: counts of bad and of all results, and of users who reported bad ones."""
+    """Node with bad results: number of bad and of all results, and of users who reported bad ones.
+
+    ``last`` is the ISO time of the newest result in UTC.
+    """
 
     node: str
     bad: int

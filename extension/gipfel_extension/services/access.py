@@ -41,6 +41,7 @@ _PAGE_HEADERS = {
 }
 _CALLBACK = "/oauth_callback"
 _COOKIE, _STATE_COOKIE = "gipfel-service-session", "gipfel-service-state"
+#: Seconds for which a session after the hub's login lasts, and limit for the login itself.
 _HUB_SESSION_S = 14 * 86400
 _STATE_S = 600.0
 #: Seconds for which an answer of the hub is cached, if it allows and if it refuses access. For that long, a

@@ -26,6 +26,7 @@ from .directory import HUB, ServiceSpec, read_spec, service_directory
 from .plan import INSTALL_S, find_environment, parameter_values
 from .start import write_service
 
+#: Seconds that a start may take in addition to the time limits of its parts.
 _MARGIN_S = 120.0
 _MAX_ORDER_BYTES = 1 << 20
 

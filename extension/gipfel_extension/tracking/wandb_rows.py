@@ -333,9 +333,7 @@ def _steps(numbers: NDArray[np.float64]) -> Integers:
 
 
 def read_row(record: bytes) -> tuple[int | None, int | None, list[tuple[bytes, float]]]:
-    """Return step, time and metrics of a record, which is preceded by one byte.
-
-    A record that is not a row of the history has neither, and no metrics.
+    """Return step, time and metrics of a record with a byte before it; none if it is not of the history.
 
     Raises
     ------

@@ -49,8 +49,11 @@ _PROGRAMS = {
     **{name: name for name in ("step_hooks.py", "rank_requests.py", "rank_looks.py", "rank_writes.py")},
     PROBE_FILE: "probe_program.py",
 }
+#: Seconds of the first and the longest pause while `Launch.wait` polls the state.
 _FIRST_S, _MAX_S = 0.2, 2.0
+#: Seconds without an update of the state after which a launch without a live supervisor counts as silent.
 _SILENT_S = 90.0
+#: Seconds between two queries of the scheduler in `Launch.wait`.
 _QUERY_S = 30.0
 _OUTCOMES = TypeAdapter(tuple[CheckOutcome, ...])
 

@@ -32,11 +32,13 @@ _TRACE_LIMIT_S = 600.0
 _MOST_EVENTS = 100_000
 _IDENTIFIER = re.compile(r"[a-z]+-[0-9TZ]{8,24}-[0-9a-f]{4,16}")
 _MOST_SECONDS = 600.0
+#: Samples per second of a flame graph.
 _RATE = 100
 _PY_SPY_S = 30.0
 #: In seconds: longest wait for stacks after the signal; time without growth after which they are complete,
 #: since faulthandler writes them line by line; and the pause between two checks of the file.
 _SIGNAL_S, _SETTLE_S, _LOOK_S = 8.0, 0.3, 0.05
+#: Seconds for which a rank waits for the request to sample itself.
 _FALLBACK_S = 20.0
 _MOST_STACK_BYTES = 4 << 20
 _CAP_SYS_PTRACE = 19

@@ -66,8 +66,21 @@ class Target(Frozen):
         Everyone who reaches the host may use the service.
     gateway
         ``NAMESPACE/NAME`` of a Gateway, for an HTTPRoute instead of an Ingress.
+    ingress_namespace
+        Namespace of the Ingress controller, from which the network policy admits connections.
+    storage, storage_class, size
+        Gipfel's storage class of ``${storage}``; the cluster's StorageClass, if it is not that of the
+        profile; and the size of the volume.
+    gpu_product, gpu_part
+        GPU product that the node must have; part that gets the GPUs if there are several parts.
+    user_id
+        User and group ID of the containers.
+    account, partition, time
+        Options of the Slurm job of each pod, with slurm-bridge.
     drop
         Keys of the blueprint that Kubernetes can't fulfil, to be left out.
+    repository, revision, project
+        Git repository and revision that Argo CD renders from, and its project; no Application without one.
     """
 
     profile: Literal["plain", "cscs", "slurm-bridge"] = "plain"

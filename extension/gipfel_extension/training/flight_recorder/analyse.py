@@ -33,8 +33,7 @@ from .wait_for import (
 #: Age in seconds below which open calls are those of a running job. Clocks of nodes and file systems differ
 #: by less.
 _YOUNG_S = 1.0
-#: A rank is late if its median delay behind the first rank is this long, in at least this many collectives.
-#: Milliseconds.
+#: A rank is late if its median delay behind the first rank is longer (ms), over at least so many collectives.
 _LATE_MS = 5.0
 _MIN_COLLECTIVES = 3
 

@@ -31,6 +31,7 @@ VETTING_REPORT, VETTING_LOG, VETTING_PROTOCOL = "vetting.json", "vetting.log", "
 _LOOK_S = 0.5
 _END_S = 30.0
 _LOCK = ".lock"
+#: A launch whose state was updated within this time counts as alive.
 _SILENT_NS = 60 * 10**9
 
 

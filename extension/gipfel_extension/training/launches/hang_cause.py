@@ -28,6 +28,7 @@ _LOOK_S = 0.25
 _ANALYSIS_S = 60.0
 #: Largest number of ranks whose stacks are requested at an alarm.
 _MOST_STACKS = 4096
+#: Number of ranks whose current line of code the cause contains.
 _MOST_PLACES = 4
 _MAX_CHARACTERS = 1500
 

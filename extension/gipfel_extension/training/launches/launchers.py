@@ -136,6 +136,9 @@ class Attempt(Frozen):
 
     ``nodes`` are names, and ``addresses`` are their addresses in the same order; the first node hosts the
     store. ``gpu_bound`` is true if ranks have GPUs and must run on the NUMA node of their GPU.
+    ``nodes_min`` is the smallest number of nodes, ``restarts`` the number of restarts that are left, and
+    ``run_id`` identifies the rendezvous. ``join_s`` is the time limit in seconds for the first nodes to join,
+    and ``join_timeout_s`` the seconds for which torchrun then waits for more nodes.
     """
 
     number: int = 0

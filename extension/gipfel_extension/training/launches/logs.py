@@ -161,7 +161,11 @@ _RECENT_LINES = 20
 
 
 class Progress(Frozen):
-    """The last metrics of rank 0, or of the lowest rank that logs any."""
+    """The last metrics of rank 0, or of the lowest rank that logs any.
+
+    ``step`` and ``total`` are the current step and the number of steps, if logged; ``time_ns`` is the time of
+    the last line (UTC).
+    """
 
     values: dict[str, float] = Field(default={})
     step: float | None = None
@@ -186,7 +190,10 @@ def read_progress(folder: Path, state: LaunchState) -> Progress:
 
 
 class TrainingCurve(Frozen):
-    """Recent metrics of a rank: pairs of step and loss, steps per second, and the program's own rate."""
+    """Recent metrics of a rank: pairs of step and loss, steps per second, and a rate that it logs itself.
+
+    ``rate_name`` is the name of that metric, such as ``tokens_per_s``; empty if there is none.
+    """
 
     losses: tuple[tuple[float, float], ...] = Field(default=())
     steps_per_s: float | None = None

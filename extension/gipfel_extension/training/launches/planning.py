@@ -136,6 +136,7 @@ def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
 
 
 _MAX_SPEC_BYTES = 64 << 10
+#: Seconds before the time limit, in addition to `grace_s`, at which Slurm warns the job.
 _MARGIN_S = 30
 
 

@@ -47,6 +47,7 @@ _UPDATE_S = 10.0
 #: Seconds that Slurm and this process need in addition to the ranks' time for a checkpoint.
 _MARGIN_S = 15.0
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Communication connection failure")
+#: Number of attempts to start steps while Slurm does not respond, and the pause between them in seconds.
 _SILENT_TRIES, _SILENT_S = 24, 5.0
 #: Maximum length of a restart's reason in characters, and number of the last restarts whose reasons are kept.
 _MAX_REASON_CHARACTERS, _MAX_REASONS = 300, 20

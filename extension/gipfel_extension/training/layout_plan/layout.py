@@ -28,7 +28,9 @@ _PEAK_FRACTION = 0.5
 #: Ratio of hidden size to number of layers in a model that is given only by its size; the loss hardly depends
 #: on it (Kaplan 2020, arXiv:2001.08361, figure 5).
 _ASPECT = 128
+#: Width of an attention head in a model that is given only by its size.
 _HEAD = 128
+#: Default vocabulary: that of GPT-2, padded to a multiple of 128.
 _VOCABULARY = 50_304
 #: Bytes for each parameter: weights, gradients, and the optimizer's state (Adam: two moments, and in mixed
 #: precision the weights in 32 bits; Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).

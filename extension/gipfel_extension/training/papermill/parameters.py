@@ -19,6 +19,7 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from .values import check_size, from_yaml, is_of_type, read_file, read_mapping, to_yaml, wants_text
 
 _TAG = "parameters"
+#: Shorter names are never taken for a misspelt one.
 _MIN_CHARACTERS = 3
 _MAX_SOURCE = 256 << 10
 _BLANKS = re.compile(r"[^\S\n]{100,}")
@@ -228,6 +229,7 @@ MAX_POINTS = 10_000
 
 _RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(\d{1,9}))?")
 _ODD = re.compile(r"[^A-Za-z0-9.+_=-]+")
+#: Maximum number of characters of a value, and of the whole name, in names of output files.
 _MAX_VALUE, _MAX_NAME = 40, 200
 
 

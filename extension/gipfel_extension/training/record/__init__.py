@@ -107,8 +107,10 @@ class LaunchState(WorkloadState):
     ``in_job`` is true if the launch runs in an existing job, else it has its own. ``job_id`` is the ID of
     that job. ``restarts`` counts restarts of failed ranks, ``requeues`` those of the job. ``run`` is the run
     folder with its samples. ``gpus`` are the indexes, among the job's GPUs, of the GPUs that it holds on each
-    node. ``reason`` is the reason for the current phase. ``restarted`` has the reasons of the last restarts.
-    ``hang`` is the last alarm.
+    node. ``reason`` is the reason for the current phase. ``ranks`` is the number of ranks, ``attempt`` counts
+    the starts of all ranks by the supervisor, ``endpoint`` is the address and port of their store,
+    ``step_ids`` has the IDs of running Slurm steps. ``failure`` is the first failure of a rank. ``restarted``
+    has the reasons of the last restarts. ``hang`` is the last alarm.
     """
 
     number: int
@@ -183,7 +185,11 @@ def first_failures(folder: Path, attempt: int) -> dict[int, Failure]:
 
 
 class RankRecord(Frozen, extra="ignore"):
-    """Record of one rank: node, process, ``gpus`` (its CUDA_VISIBLE_DEVICES), and number of its restart."""
+    """Record of one rank.
+
+    ``gpus`` is its CUDA_VISIBLE_DEVICES. ``attempt`` is the number of the supervisor's start, ``restart``
+    that of the launcher's restart within it. ``world`` is the number of ranks, ``status`` the exit status.
+    """
 
     rank: int
     local_rank: int = 0

@@ -29,6 +29,7 @@ from .result import (
 
 #: Rates that are comparable even if the steps of two runs differ.
 _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
+#: Minimum confidence of both scores for a comparison of scores.
 _CERTAIN = 0.5
 #: Half width of a 95 % confidence interval, in standard errors.
 _SIGMAS = 1.96
@@ -36,6 +37,7 @@ _SIGMAS = 1.96
 _MAX_RATIO = 1e6
 #: Largest half width of the interval of a speedup's logarithm.
 _WIDEST = 10.0
+#: Factor above the advised bound from which something else must have changed, too.
 _ABOVE = 1.02
 DURATION = "duration"
 _MAX_NAMED = 5

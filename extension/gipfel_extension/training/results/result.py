@@ -29,7 +29,7 @@ MAX_BYTES = 16 << 20
 _MAX_RUNS = 300
 _MAX_FOLDERS = 20_000
 _Share = float | None
-#: Name to mean and standard error.
+#: Mean and standard error of each rate, by name.
 Rates = dict[str, tuple[float, float]]
 STEPS = "steps_per_s"
 _ENDINGS = ("_per_s", "_per_sec", "_per_second", "/s")
@@ -38,6 +38,7 @@ MAX_METRICS_BYTES = 64 << 20
 _MAX_RATES = 16
 #: Share of the log that is left out as warm-up: compilation, caches, the loader's first batches.
 _WARM_UP = 0.25
+#: Minimum number of logged values from which a rate is computed.
 _MIN_VALUES = 8
 #: A loss has decreased if it is lower by this many points of the score and by this fraction of its value;
 #: smaller changes are noise.
@@ -80,7 +81,7 @@ class SavedSetting(Frozen, extra="ignore"):
 
 
 class SavedAdvice(Frozen, extra="ignore", allow_inf_nan=False):
-    """An advice of an earlier run, with the bounds of its speedup."""
+    """A piece of advice of an earlier run, with the bounds of its speedup."""
 
     rule: str = Field(max_length=64)
     knob: SavedSetting
@@ -95,7 +96,12 @@ class SavedGpu(Frozen, extra="ignore"):
 
 
 class SavedResult(Frozen, extra="ignore", allow_inf_nan=False):
-    """The part of ``score.json`` that is compared with a later run."""
+    """The part of ``score.json`` that is compared with a later run.
+
+    ``losses`` are points of the score by cause. ``interval_s`` is the interval of the samples, ``weights``
+    are those of the score. ``observed`` is the result of `observed_of`, ``rates`` that of `rates_of`;
+    ``seconds`` is the duration of the run's command.
+    """
 
     score: float | None = Field(ge=0, le=100)
     losses: dict[str, float | None]
