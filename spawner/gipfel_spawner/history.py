@@ -56,7 +56,8 @@ class AuditEvent(Frozen):
 
     ``stop`` was requested, ``end`` happened without a request, ``failure`` is a failed start, ``share`` gives
     others access to a service, and ``network`` ended the network of what runs behind gates. ``gpus`` is the
-    total over all nodes. Events contain no token, no environment and no other user options.
+    total over all nodes, ``reason`` is why a server was stopped or failed, or what was shared with whom.
+    Events contain no token, no environment and no other user options.
     """
 
     event: Event
@@ -147,7 +148,8 @@ class Session(Frozen):
     """One session of a user; times are seconds since 1970.
 
     ``gpus`` is the total over all nodes; ``started`` is when its server first reported, None if it never did;
-    ``ended`` and ``how`` are None while the session runs, and if the hub did not see its end.
+    ``ended`` and ``how`` are None while the session runs, and if the hub did not see its end; ``reason`` is
+    why it ended.
     """
 
     id: int

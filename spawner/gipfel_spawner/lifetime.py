@@ -114,7 +114,8 @@ class TimeExtender(Protocol):
 class StopOrder(Frozen):
     """Request to stop a server, as the audit log records it: event, who requested it, and why.
 
-    ``gpu_hours_saved`` are the GPU hours left until the time limit if an idle server is culled; else None.
+    ``by`` is empty if the user did. ``gpu_hours_saved`` are the GPU hours left until the time limit if an
+    idle server is culled; else None.
     """
 
     event: Event = "stop"

@@ -52,7 +52,11 @@ RUNTIME_KERNEL_PROGRAM = "kernels/kernel_launch.py"
 
 
 class PreparedCommand(Frozen):
-    """A command to execute on the host; ``engine`` is the name of its engine."""
+    """A command to execute on the host.
+
+    ``invocation`` is its process, ``directory`` the directory that the process starts in, and ``engine`` the
+    name of its container engine.
+    """
 
     invocation: Invocation
     directory: str

@@ -95,10 +95,12 @@ def _create(path: Path) -> str:
 class JobContext(Frozen):
     """A job as its broker needs it.
 
-    ``host_environment`` has the job's variables on its node, and ``container_environment`` those that
-    containers get in addition. ``protected`` are names of variables that containers can't change. ``folders``
-    are mounted into every container at the same path; ``mounts`` are the mounts of the job's own container,
-    in their order.
+    ``sockets`` is the job's directory of Unix sockets, ``scratch`` its private directory on local disk.
+    ``engine`` is its container engine and ``runtime`` the runtime that it uses. ``srun_options`` are for
+    engines that start a container with srun. ``host_environment`` has the job's variables on its node, and
+    ``container_environment`` those that containers get in addition. ``protected`` are names of variables that
+    containers can't change. ``folders`` are mounted into every container at the same path; ``mounts`` are the
+    mounts of the job's own container, in their order.
     """
 
     sockets: OneLine

@@ -49,6 +49,7 @@ class _InContainer(Request):
     edf: EdfName
     #: Working directory of the command; the workspace of the EDF if the host does not see it.
     directory: PathRef | None = None
+    #: Variables of the command in addition to the job's.
     environment: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
 
     @field_validator("environment")
@@ -74,6 +75,7 @@ class KernelRequest(_InContainer):
     """Run a Python kernel in the container of an EDF, as `RunRequest` does.
 
     ``python`` is ``image`` for the image's interpreter, ``runtime`` for the runtime's, else a path.
+    ``connection_file`` is Jupyter's file with the kernel's sockets or ports.
     """
 
     kind: Literal["kernel"] = "kernel"
@@ -148,7 +150,8 @@ class AddressRequest(Request):
 class StepRequest(Request):
     """Start a step on nodes of the job; ``spec`` is a `gipfel_cluster.steps.StepSpec`.
 
-    The step ends when the connection is closed; meanwhile the client may send signals.
+    ``folder`` is the directory of the step's files, ``directory`` its working directory. The step ends when
+    the connection is closed; meanwhile the client may send signals.
     """
 
     kind: Literal["step"] = "step"
@@ -258,8 +261,9 @@ class LocateAnswer(Frozen):
 class FactsAnswer(Frozen):
     """Facts about a job that submitting another job needs.
 
-    ``environment`` has the host's variables for the new job, ``python`` is the host's interpreter that runs
-    jobs, and ``runtime`` the path of the runtime on the host, empty for none.
+    ``scheduler``, ``cluster`` and ``engine`` are the names of those of this job. ``environment`` has the
+    host's variables for the new job, ``python`` is the host's interpreter that runs jobs, ``runtime`` the
+    path of the runtime on the host, empty for none, and ``home`` the user's home directory.
     """
 
     scheduler: str

@@ -146,7 +146,7 @@ class Source:
 
 @dataclass(slots=True)
 class Entry:
-    """A value as written, with its key and file."""
+    """A value as written in an EDF: its text, the path of its key, and the file that it is in."""
 
     text: str
     path: Path
@@ -184,7 +184,7 @@ class Entry:
 
 @dataclass
 class Document:
-    """The keys of one file, or of several merged."""
+    """The values of one file, or of several merged, not expanded yet; annotations have dotted names."""
 
     base_environment: tuple[Entry, ...] = ()
     #: ``image``, ``workdir``, ``entrypoint`` and ``writable``; the last two as ``true`` or ``false``.

@@ -57,7 +57,7 @@ ENTRYPOINT: dict[Dialect, bool] = {"ce": False, "sarus": True, "pyxis": False}
 
 
 class Mount(Frozen):
-    """A path of the host, mounted at another path of the container."""
+    """A ``source`` path of the host, or a special source, mounted at ``destination`` in the container."""
 
     source: str
     destination: str
@@ -74,7 +74,11 @@ class Mount(Frozen):
 
 
 class Edf(Frozen):
-    """An EDF with its bases merged in and every ``${…}`` expanded."""
+    """An EDF with its bases merged in and every ``${…}`` expanded.
+
+    ``path`` is its file, None for a text that is not on disk. An empty ``image`` means no container, and an
+    empty ``workdir`` the image's. Names of annotations are dotted.
+    """
 
     name: str
     path: str | None
@@ -118,7 +122,8 @@ class Edf(Frozen):
 class Diagnostic(Frozen):
     """An error, warning or note about an EDF, printed as one line.
 
-    The message says what is wrong and what that causes. An EDF with an error is not used. Long texts are
+    ``code`` identifies the kind of problem, ``key`` is the EDF's key such as ``mounts[0]``. The message says
+    what is wrong and what that causes, the fix what to do. An EDF with an error is not used. Long texts are
     shortened.
     """
 

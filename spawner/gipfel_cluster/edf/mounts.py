@@ -126,7 +126,10 @@ def _path_errors(source: str, destination: str, dialect: Dialect) -> list[tuple[
 
 
 class Reference(Frozen):
-    """The parts of ``[USER@][REGISTRY#]IMAGE[:TAG]``; ``version`` is ``:TAG``, ``@DIGEST``, both or empty."""
+    """The parts of ``[USER@][REGISTRY#]IMAGE[:TAG]``, without a scheme, which ``store`` stands for.
+
+    ``name`` is IMAGE; ``version`` is ``:TAG``, ``@DIGEST``, both or empty.
+    """
 
     store: Store
     user: str

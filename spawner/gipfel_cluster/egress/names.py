@@ -24,6 +24,10 @@ class Question:
 
     Parameters
     ----------
+    identifier, flags
+        The header's fields; the answer repeats the identifier.
+    type
+        The record type, such as `TYPE_A`.
     raw
         The question section as received, which the answer repeats.
     """

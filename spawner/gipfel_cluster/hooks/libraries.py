@@ -73,8 +73,9 @@ class Dcgm:
 class Preset:
     """Variables for a library on a network; valid since a release of the site's network stack.
 
-    ``since`` is year, month and number of the release, all zero for any; ``{devices}`` in a value is
-    replaced by the node's InfiniBand devices.
+    ``since`` is year, month and number of the release, all zero for any; ``source`` is where the variables
+    are documented, and ``remark`` ends the note to the user. ``{devices}`` in a value is replaced by the
+    node's InfiniBand devices.
     """
 
     name: str

@@ -93,7 +93,10 @@ _Line = Annotated[OneLine, Field(max_length=1000)]
 
 
 class ServiceParameter(Frozen):
-    """A parameter of a service as the form shows it; ``default`` is the text of its default."""
+    """A parameter of a service as the form shows it.
+
+    ``default`` is the text of its default value, ``choices`` are its permitted values, empty for any.
+    """
 
     name: _Line
     type: _Line

@@ -44,7 +44,10 @@ _MIN_SHARED_BYTES = 4096
 
 @dataclass(frozen=True)
 class Installation:
-    """A runtime, a directory or a file, that is being built beside its final path; one builder at a time."""
+    """A runtime that one builder at a time builds beside its final path.
+
+    ``folder`` is the final path of the directory or file, ``building`` the directory in which it is built.
+    """
 
     folder: Path
     building: Path

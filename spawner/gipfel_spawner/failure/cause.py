@@ -18,7 +18,8 @@ class Evidence(Frozen):
     """Facts about a job that failed.
 
     ``state`` is Slurm's job state, or ``SILENT`` (the server reported no port), ``BLOCKED`` (the hub can't
-    connect to the server) or ``REFUSED`` (Slurm rejected the job); ``reason`` is the scheduler's message.
+    connect to the server) or ``REFUSED`` (Slurm rejected the job); ``reason`` is the scheduler's message,
+    ``exit_code`` None if unknown, and ``log`` the end of the job's log.
     """
 
     state: str = ""

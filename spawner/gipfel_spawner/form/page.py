@@ -122,7 +122,10 @@ class PresetButton(Frozen):
 
 
 class PartitionRow(Frozen):
-    """Row of the table of partitions; each field is a text, empty if it is unknown."""
+    """Row of the table of partitions; each field is a text, empty if it is unknown.
+
+    ``nodes`` and ``gpus`` are such as ``5 of 8`` idle; ``limit`` is the time limit of a job.
+    """
 
     name: str
     nodes: str

@@ -76,7 +76,10 @@ class SessionCard(Frozen):
 
 
 class EarlierSession(Frozen):
-    """Row of one earlier session; ``submitted`` is an ISO time in UTC."""
+    """Row of one earlier session: texts, empty if unknown; ``submitted`` is an ISO time in UTC.
+
+    ``options`` is a summary of the session's options, ``end`` says how it ended.
+    """
 
     id: int
     title: str

@@ -157,8 +157,10 @@ def _number(hours: float) -> str:
 class SharedSaturation(Frozen):
     """Saturation that a server reports; restricted to numbers and known names, since users can forge it.
 
-    ``score`` is 0 to 100 over the last ``seconds``, None if there was nothing to score; ``activity`` is the
-    mean SM activity of all GPUs, 0 to 1, in time buckets of equal length, None where there is no sample.
+    ``shared`` is whether its user shares it; if not, all other fields have their defaults. ``simulated`` is
+    true for simulated GPUs. ``score`` is 0 to 100 over the last ``seconds``, None if there was nothing to
+    score; ``activity`` is the mean SM activity of all GPUs, 0 to 1, in time buckets of equal length, None
+    where there is no sample.
     """
 
     shared: bool

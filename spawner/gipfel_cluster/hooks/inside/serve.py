@@ -99,7 +99,7 @@ class ServerError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """A listening server; ``output`` is the pipe with its log."""
+    """A listening server for one user; ``output`` is the pipe with its log, ``key`` its private host key."""
 
     process: "subprocess.Popen[bytes]"
     port: int
