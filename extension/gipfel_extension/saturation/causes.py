@@ -1,7 +1,7 @@
-"""Causes of the losses of one GPU: each lost level of each sample goes to the cause that indicators show.
+"""Causes of the losses of one GPU: each loss of each sample is assigned to a cause that indicators show.
 
-`IndicatorReader` derives the indicators from what the GPU's host, its links and the other GPUs of the job did
-at that time; `losses_of` assigns the losses.
+`IndicatorReader` derives the indicators from the metrics of the GPU's host, its links and the other GPUs of
+the job at that time; `losses_of` assigns the losses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,10 @@ from .levels import (
 from .loss_breakdown import LossBreakdown, TimeGrid, max_and_median, nearest_rows
 from .settings import LOSSES, Thresholds
 
-#: Pipe activity per SM activity from which kernels compute; a kernel that waits in a collective only spins.
+#: Ratio of pipe activity to SM activity from which kernels count as computing; a kernel that waits in a
+#: collective only spins.
 _MIN_PIPE_PER_SM = 0.08
-#: Ratio of received to sent bytes of a link from which they count as input.
+#: Ratio of a link's received to sent bytes from which the received data counts as input.
 _MIN_ONE_WAY_RATIO = 3.0
 #: Share of PCIe's ceiling, in both directions, that counts as communication of GPUs without NVLink.
 _MIN_PCIE_BOTH_WAYS = 0.2
@@ -46,11 +47,12 @@ class GpuIndicators:
     communicating
         Links or network carry data both ways, and the job has several GPUs.
     loading_input
-        Input is being loaded: the host reads, works on more cores than launching takes, or copies to the GPU.
+        Input is being loaded: the host reads, uses more cores than launching kernels takes, or copies data to
+        the GPU.
     decoder_busy
         A video decoder is busy.
     waiting_for_others
-        Level of waiting while a slower GPU of the job works.
+        Share of the sample, 0 to 1, in which the GPU waits while a slower GPU of the job works.
     small_gaps
         Kernels have pauses far below a second between them, while a thread of the host is busy.
     host_idle
@@ -58,7 +60,7 @@ class GpuIndicators:
     small_kernels
         Kernels on few SMs compute, rather than wait for other GPUs; always true in a job of one GPU.
     few_warps
-        SMs hold few warps, and the power draw is low, so that units wait.
+        SMs hold few warps and the power draw is low: there are too few warps to keep the units busy.
     """
 
     write_burst: Flags
@@ -78,7 +80,7 @@ class IndicatorReader:
     Parameters
     ----------
     gpus
-        Levels and breakdown by UUID, only of GPUs that ever worked: the others wait for nothing.
+        Levels and breakdown by UUID, only of GPUs that worked at some time: the others wait for nothing.
     watts
         Power limit by UUID; 0 where unknown.
     """
@@ -144,7 +146,7 @@ class IndicatorReader:
         return communicating, loading_input, busy, host_idle
 
     def _exchanges_data(self, hosts: Sequence[Device]) -> bool:
-        """Return whether GPUs may wait for each other: they exchange data, or that isn't recorded."""
+        """Return whether GPUs may wait for each other: they exchange data, or their traffic is unknown."""
         links = [column(self._table[uuid], "NVLINK_TX_BYTES") for uuid in self._gpus]
         network = [bidirectional_rate(self._table[host.uuid]) for host in hosts] if len(hosts) > 1 else []
         seen = [each[np.isfinite(each)] for each in (*links, *network)]
@@ -162,8 +164,9 @@ class IndicatorReader:
     def _waiting_for_others(self, breakdown: LossBreakdown, indices: np.typing.NDArray[np.int64]) -> Floats:
         """Return the level of waiting for a slower GPU: in the same sample, or over some seconds.
 
-        A rank that is a little slower makes the others wait for a part of each step. That shows in means over
-        several steps; their difference is then assigned to the samples in which the others wait.
+        A rank that is slightly slower makes the others wait for a part of each step, which shows only in
+        means over several steps. The difference of these means is then distributed over the samples in which
+        the others wait.
         """
         top, middle = (each[indices] for each in self._peers)
         now = np.where(top - middle >= self._limits.wait, top - np.fmax(middle, breakdown.busy), 0.0)
@@ -189,7 +192,7 @@ class IndicatorReader:
         return _with_neighbours(levels.math >= _MIN_PIPE_PER_SM * levels.active)
 
     def _relative_busy(self, breakdown: LossBreakdown) -> Floats:
-        """Return the busy level over some seconds, relative to the GPU's typical level: kernels differ."""
+        """Return the mean busy level over some seconds relative to the GPU's typical one, to compare GPUs."""
         typical = _typical_busy(breakdown)
         return _moving_mean(
             np.minimum(1.0, breakdown.busy / typical) if typical else breakdown.busy, self._window
@@ -245,13 +248,13 @@ def _typical_busy(breakdown: LossBreakdown) -> float:
 
 
 def _with_neighbours(flags: Flags) -> Flags:
-    """Return where a flag is true for both neighbours too: a sample between two phases is their mean."""
+    """Return where a flag is true for a sample and both neighbours: a sample between phases mixes them."""
     before, after = np.append(True, flags[:-1]), np.append(flags[1:], True)
     return np.asarray(flags & before & after, np.bool_)
 
 
 def decoder_busy(columns: Columns, minimum: float) -> Flags:
-    """Return the samples in which a video decoder is at least so active; False where none is recorded."""
+    """Return the samples in which a video decoder's activity is at least `minimum`; False if not recorded."""
     found = np.zeros(len(columns["time_ns"]), np.bool_)
     for metric in (*VIDEO, "DEC_UTIL"):
         if metric in columns:
@@ -260,7 +263,7 @@ def decoder_busy(columns: Columns, minimum: float) -> Flags:
 
 
 def _moving_mean(values: Floats, window: int) -> Floats:
-    """Return the mean of so many samples around each sample; unknown ones don't count."""
+    """Return the mean of `window` samples around each sample, ignoring unknown values."""
     known = np.isfinite(values)
     sums = np.cumsum(np.concatenate([[0.0], np.where(known, values, 0.0)]))
     counts = np.cumsum(np.concatenate([[0], known]))
@@ -274,14 +277,14 @@ def _moving_mean(values: Floats, window: int) -> Floats:
 def losses_of(
     levels: Levels, breakdown: LossBreakdown, indicators: GpuIndicators | None, before_work: Flags
 ) -> Mapping[str, Floats]:
-    """Return the losses by cause, which add up with the saturation to 1 in every known sample; else NaN.
+    """Return the losses by cause; with the saturation they add up to 1 in each known sample; else NaN.
 
     A loss without an indicator is ``unexplained``.
 
     Parameters
     ----------
     indicators
-        None for a GPU that never worked: it waited for nothing, so its `gpu_idle` is the loss ``idle``.
+        None for a GPU that never worked: it did not wait for anything, so `gpu_idle` is the loss ``idle``.
     before_work
         True in samples before the job's work began. Their loss is ``start_up``, regardless of the indicators.
     """
@@ -300,7 +303,7 @@ def losses_of(
 
 
 def _attribute(levels: Levels, breakdown: LossBreakdown, indicators: GpuIndicators) -> dict[str, Floats]:
-    # The most certain causes come first: each takes its part, and the next ones share the rest.
+    # Causes in order of certainty: each takes its part of the level, and the next ones get the rest.
     gpu_idle, idle_checkpoint = _split(breakdown.gpu_idle, indicators.write_burst)
     gpu_idle, idle_communication = _split(gpu_idle, indicators.communicating)
     gpu_idle, loading_input = _split(gpu_idle, indicators.loading_input | indicators.decoder_busy)
@@ -329,9 +332,9 @@ def _attribute(levels: Levels, breakdown: LossBreakdown, indicators: GpuIndicato
 
 
 def _lost_clock(levels: Levels, breakdown: LossBreakdown) -> Floats:
-    """Return the level lost to a clock below its maximum, at which SMs would do the same work in less time.
+    """Return the level lost because the SM clock is below its maximum.
 
-    Memory and links have their own clocks: time in which they bind is not lost by the clock of the SMs.
+    Memory and links have their own clocks: while they are the binding resource, the SM clock costs nothing.
     """
     others = np.nan_to_num(np.fmax(levels.resources["memory"], levels.resources["interconnect"]))
     work = np.maximum(0.0, breakdown.busy - others)
@@ -341,5 +344,5 @@ def _lost_clock(levels: Levels, breakdown: LossBreakdown) -> Floats:
 
 
 def _split(level: Floats, flag: Flags) -> tuple[Floats, Floats]:
-    """Return a level where the flag is false, and where it is true; 0 elsewhere."""
+    """Split a level: return it with 0 where the flag is true, and with 0 where the flag is false."""
     return np.where(flag, 0.0 * level, level), np.where(flag, level, 0.0 * level)

@@ -1,7 +1,7 @@
 """Level of each resource of one GPU in each sample: its use as a fraction of what the resource can reach.
 
-`HostIndicators` say what the host of the GPUs does: it loads input, communicates, writes, computes, or is
-idle.
+`HostIndicators` are flags for what the host of the GPUs does: load input, communicate, write, compute, or
+nothing.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,13 @@ from .settings import HOST_LINKS, LINKS, PIPES, RESOURCES, Ceilings, Thresholds,
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-#: Pipes that DCGM and GPM both have, and that confidence counts.
+#: Pipes that both DCGM and GPM measure; only these count for the confidence.
 _EXPECTED_PIPES = PIPES[:4]
 
-#: A counter's rounding may take a fraction a little above 1; beyond this the source counts something else.
+#: Rounding may lift a fraction slightly above 1; a value above this is not a fraction.
 _MAX_FRACTION = 1.05
-#: Share of such samples from which the whole metric counts as missing: it may be in per cent.
+#: If a larger share of a metric's samples are not fractions, the whole metric counts as missing: it may be in
+#: per cent.
 _FAULTY_SHARE = 0.01
 
 
@@ -46,8 +47,8 @@ class Levels:
     saturation
         The highest level of the resources; NaN where the sample can't be scored.
     lower_bound, upper_bound
-        Bounds of the saturation that phases shorter than the interval leave open: a mean of maxima is at
-        least the mean of each resource, and at most their sum or the engine's activity.
+        Bounds of the true saturation if there are phases shorter than the interval: the mean of the highest
+        level is at least each resource's mean, and at most the sum of these means or the engine's activity.
     binding
         The resource with the highest level, as an index into ``RESOURCES``.
     points, binding_share, sequential_points
@@ -55,8 +56,8 @@ class Levels:
         the highest and above the binding threshold; its part of `upper_bound`, which assumes that resources
         are loaded one after the other. They add up to `saturation`, at most 1, and `upper_bound`.
     recorded_parts
-        Columns ``SCORE_*`` that the recorder computed from finer samples; `saturation` and the others are
-        then means of those. Empty where there are none; NaN in samples without.
+        Columns ``SCORE_*`` that the recorder computed from finer samples; `saturation` and the other fields
+        are then derived from them. Empty if there are no such columns; NaN in samples without values.
     known
         True where the sample can be scored: compute or memory is known, and engine or SM activity.
     completeness
@@ -175,15 +176,16 @@ def levels_of(
 
 
 def recorded_or(parts: Mapping[str, Floats], name: str, computed: Floats) -> Floats:
-    """Return what the recorder computed from finer samples; `computed` where it recorded nothing."""
+    """Return the values that the recorder computed from finer samples; `computed` where it has none."""
     recorded = parts.get(name)
     return computed if recorded is None else np.where(np.isfinite(recorded), recorded, computed)
 
 
 def _recorded_parts(columns: Columns, weights: Weights, known: Flags) -> Mapping[str, Floats]:
-    """Return the columns ``SCORE_*`` over the scored share; empty with other weights than the recorder's.
+    """Return the columns ``SCORE_*``, each divided by the share of its second that was scored.
 
-    A second whose own metrics are not `known` has no parts either.
+    Empty if the weights are not those with which the recorder computed them. NaN in seconds that are not
+    `known`.
     """
     if weights != Weights() or any(name not in columns for name in SCORE_PARTS):
         return {}
@@ -192,7 +194,7 @@ def _recorded_parts(columns: Columns, weights: Weights, known: Flags) -> Mapping
     if not np.isfinite(share).any():
         return {}
     whole = dict.fromkeys(SCORE_PARTS, share)
-    # A spread is not a part of the second.
+    # The spread does not depend on the scored share.
     whole["SCORE_SPREAD"] = np.ones(len(share))
     found = {name: np.minimum(1.0, column(columns, name) / whole[name]) for name in SCORE_PARTS}
     found["SCORE_SHARE"] = np.minimum(1.0, share)
@@ -261,7 +263,8 @@ def _lower_bound(
     active: Floats,
     weights: Weights,
 ) -> Floats:
-    # The level of memory may be clipped at 1 in phases that the mean hides; its activity is certain.
+    # Memory's level may have been clipped at 1 in phases that the mean hides, so use its activity, which is
+    # not clipped.
     certain = [resources["compute"], np.minimum(1.0, dram * weights.memory)]
     for link, level in links.items():
         overlap = np.maximum(0.0, level + active - 1.0) if link in HOST_LINKS else level
@@ -293,7 +296,7 @@ def _highest(values: list[Floats]) -> Floats:
     return highest
 
 
-#: Bytes read and written below any file system: block devices and processes, Lustre, NFS.
+#: Metrics of bytes read and written on any file system: block devices and processes, Lustre, NFS.
 READS = ("IO_READ_BYTES", "LUSTRE_READ_BYTES", "NFS_READ_BYTES")
 WRITES = ("IO_WRITE_BYTES", "LUSTRE_WRITE_BYTES", "NFS_WRITE_BYTES")
 
@@ -310,15 +313,15 @@ class HostIndicators:
     Parameters
     ----------
     write_burst
-        It writes far more than usual, such as a checkpoint.
+        The host writes far more than usual, such as a checkpoint.
     communicating
-        Its network carries data both ways.
+        The host sends and receives data over the network, not counting its file systems.
     loading_input
-        It reads, waits for storage or cores, or computes beyond one core per GPU.
+        The host reads, waits for storage or cores, or uses more cores than launching kernels takes.
     busy
         At least as many cores are in use as launching kernels takes.
     idle
-        It does nothing of these.
+        Hardly any core is in use, and the host neither loads input nor writes.
     """
 
     write_burst: Flags
@@ -347,7 +350,7 @@ def host_indicators_of(table: SampleTable, host: Device, limits: Thresholds) -> 
         cores = column(columns, "CPU_CORES_USED") / gpus
         reads = np.logical_or.reduce([column(columns, metric) >= limits.read for metric in READS])
         stalls = column(columns, "PRESSURE_IO") >= limits.pressure
-        # Threads that wait for a core: there are more of them than the one that launches.
+        # Threads wait for cores, so more threads run than only the one that launches kernels.
         crowded = column(columns, "PRESSURE_CPU") >= limits.pressure
         loading_input = reads | (stalls & ~write_burst) | crowded | (cores >= 1.0 + limits.workers)
         idle = (cores < _IDLE_CORES) & ~loading_input & ~write_burst
@@ -368,9 +371,9 @@ def write_bursts(columns: Columns, thresholds: Thresholds) -> Flags:
 
 
 def bidirectional_rate(columns: Columns) -> Floats:
-    """Return the bytes per second that a host both sends and receives.
+    """Return the lower of a host's send and receive rate in bytes per second, without file systems.
 
-    Collectives go both ways, file systems one.
+    Collectives transfer data in both directions, file systems mostly in one.
     """
     received = column(columns, "NET_RX_BYTES") - _sum(columns, _REMOTE[0])
     sent = column(columns, "NET_TX_BYTES") - _sum(columns, _REMOTE[1])

@@ -1,4 +1,4 @@
-"""Breakdown of the time from 1 down to the saturation, on the grid of slots that all devices share."""
+"""Breakdown of what lies between 1 and the saturation, and the time grid that all devices share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from .settings import RESOURCES, Thresholds, Weights, ceilings_of
 
 Numbers = NDArray[np.int64]
 
-#: Slots that are held as a matrix of all GPUs at once: 1 024 GPUs take 32 MB.
+#: Number of slots that are processed at a time, as a matrix of all GPUs: 32 MB for 1 024 GPUs.
 _BLOCK = 4096
 
 
@@ -88,7 +88,7 @@ def durations_of(time_ns: Numbers, intervals: Sequence[float]) -> Floats:
 
 
 def nearest_rows(time_ns: Numbers, others_ns: Numbers, within_ns: float) -> tuple[Numbers, Flags]:
-    """Return for each time the row of the nearest other time, and whether that is near enough."""
+    """Return for each time the row of the nearest other time, and whether it is at most `within_ns` away."""
     if not len(others_ns):
         return np.zeros(len(time_ns), np.int64), np.zeros(len(time_ns), np.bool_)
     after = np.minimum(np.searchsorted(others_ns, time_ns), len(others_ns) - 1)
@@ -115,7 +115,7 @@ def max_and_median(rows: Sequence[tuple[Numbers, Floats]], length: int) -> tuple
     return top, middle
 
 
-#: Number of samples of which a coarser one is the mean.
+#: Number of samples whose mean is one coarser sample.
 COARSENING = 10
 
 
@@ -131,7 +131,7 @@ def coarsen(table: SampleTable, factor: int) -> SampleTable:
 
 
 def coarsen_columns(columns: Columns, span_ns: int) -> Columns:
-    """Return the means of one device's samples over periods of so many nanoseconds."""
+    """Return the means of one device's samples over periods of `span_ns`."""
     time_ns = columns["time_ns"]
     if not len(time_ns):
         return columns
@@ -193,7 +193,7 @@ def loss_breakdown_of(levels: Levels) -> LossBreakdown:
     return LossBreakdown(first, second, 1.0 - first, first - second, second - third)
 
 
-#: Most work of initialisation: as a share of the time before the job's work begins, and of all work.
+#: Maximum work that counts as initialization: as a share of the time until then, and of all work.
 _MAX_BEFORE, _MAX_OF_WORK = 0.03, 0.1
 
 
@@ -202,8 +202,8 @@ def work_start_ns(
 ) -> int | None:
     """Return the UTC time (ns) at which the work of the job's first GPU begins; None where none ever works.
 
-    That is the end of the longest pause that follows hardly any work: a warm-up kernel or the first
-    connection of ranks does not end the start-up.
+    This is the end of the longest pause before which hardly any work was done, so that a warm-up kernel or
+    the first connection of ranks does not end the start-up.
     """
     rows = [(grid.indices(levels.time_ns)[0], steps.running) for levels, steps in gpus]
     busiest = np.nan_to_num(max_and_median(rows, len(grid.occupied))[0]) if rows else np.zeros(0)

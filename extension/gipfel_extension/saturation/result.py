@@ -10,7 +10,7 @@ from ..telemetry.sample import Device, SampleTable
 from .levels import Floats, Levels, column, host_of
 from .settings import LOSSES, RESOURCES, Thresholds
 
-#: Points by which means of ten samples may differ before samples count as too coarse to name a bottleneck.
+#: If the score of means of ten samples differs by more points, samples are too coarse to name a bottleneck.
 _MAX_COARSE_DIFFERENCE = 5.0
 #: Points of ``unexplained`` from which a note names the metrics that would explain more.
 _MIN_UNEXPLAINED = 10.0
@@ -51,8 +51,8 @@ class Total:
     sequential_points
         The upper bound by resource, as if resources were loaded one after the other within each interval.
     coarse_difference
-        The score less that of means of ten samples each, where samples are too far apart to show the phases
-        of a step; otherwise 0.
+        The score minus the score of means of ten samples, if samples are too far apart to show the phases of
+        a training step; otherwise 0.
     """
 
     score: float
@@ -66,16 +66,16 @@ class Total:
 
     @property
     def bottleneck(self) -> str | None:
-        """Largest of the resources' points and the losses; None where finer samples could show another.
+        """Largest of the resources' points and the losses; None if finer samples could show another one.
 
-        The samples allow two readings: resources are loaded at the same time, as the score assumes, or one
-        after the other within each interval. A bottleneck is named where both agree, and where a tenth of
-        the samples gives nearly the same score.
+        The samples allow two interpretations: resources are loaded at the same time, as the score assumes, or
+        one after the other within each interval. A bottleneck is named if it is the same in both, and if
+        means of ten samples have nearly the same score.
         """
         if abs(self.coarse_difference) > _MAX_COARSE_DIFFERENCE:
             return None
         together = _largest({**self.points, **self.losses})
-        # The upper bound takes from losses while SMs had work or the engine was on; `capped` stays.
+        # A higher score means lower losses while SMs had work or the engine was on; `capped` stays the same.
         remaining = max(0.0, self.upper_bound - self.score)
         losses = dict(self.losses)
         for names in (("occupancy", "unexplained"), ("launch", "communication", "imbalance")):
@@ -122,7 +122,7 @@ def _largest(parts: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True)
 class GpuScore:
-    """One GPU.
+    """Score of one GPU.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class GpuScore:
 
 @dataclass(frozen=True)
 class RankScore:
-    """One rank: the mean of the GPUs of its process."""
+    """Score of one rank: the mean of the GPUs that its process uses."""
 
     rank: int
     gpus: tuple[str, ...]
@@ -191,17 +191,17 @@ class Trace:
 
 @dataclass(frozen=True)
 class JobScore:
-    """A job: the mean over its GPUs.
+    """Score of a job: the mean over its GPUs.
 
     Parameters
     ----------
     startup
-        Seconds before the job's work began; what they lost is the loss ``start_up``.
+        Seconds before the job's work began; their losses are the loss ``start_up``.
     interval
         Seconds between the samples of the table.
     scored_interval
-        Seconds between the samples that were scored: the same, or fewer where the recorder scored finer ones.
-        Activity that alternates faster looks like its mean.
+        Seconds between the samples that were scored: `interval`, or less if the recorder computed parts of
+        the score from finer samples. Activity that alternates faster looks like its mean.
     first_ns, last_ns
         UTC time of the first scored sample and of the last.
     notes
@@ -250,7 +250,7 @@ class PointsOverTime:
 
 
 def points_over_time(job: JobScore, buckets: int = 240) -> PointsOverTime:
-    """Return the points of a scored job in at most so many buckets of equal length."""
+    """Return the points of a scored job over time, in at most `buckets` buckets of equal length."""
     names = (*RESOURCES, *LOSSES)
     scored = [trace for trace in job.traces if trace.scored.any()]
     if not scored or job.first_ns is None or job.last_ns is None:

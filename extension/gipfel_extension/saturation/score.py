@@ -1,7 +1,7 @@
 """Score a table of samples: every GPU, every rank, and the job.
 
-`score_table` gives the score, `confidence` how far it can be trusted, and `score_coarser_samples` the score
-that a recording at ten times the interval would have.
+`score_table` computes the score, `confidence` how far it can be trusted, and `score_coarser_samples` the
+score that a recording at ten times the interval would have.
 
 `agi` is the only other public formula: Alps GPU Insight, commit cf13c7a of 2024-03-14, ``docs/usage.md``. It
 was fitted on synthetic data and dropped by its authors. Its maximum is about 0.913, and at F = 0 occupancy
@@ -42,7 +42,7 @@ def confidence(samples: int, expected: int, completeness: float) -> float:
     Parameters
     ----------
     samples, expected
-        Number of samples that were scored, and that the window holds at its interval without gaps.
+        Number of samples that were scored, and number that the window would hold without gaps.
     completeness
         Share of the expected metrics that the scored samples hold.
     """
@@ -84,7 +84,7 @@ def _logistic(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-#: Fewest means of ten samples that are compared with the samples themselves.
+#: Minimum number of means of ten samples for a comparison with the samples themselves.
 _MIN_MEANS = 2
 
 
@@ -111,9 +111,9 @@ def score_table(
     Parameters
     ----------
     ranks
-        Rank to the UUIDs of the GPUs that its process uses; empty where unknown.
+        UUIDs of the GPUs that each rank's process uses; empty if unknown.
     window
-        First and last UTC time (ns) that are scored. Start-up and indicators use the whole table.
+        First and last UTC time (ns) to score; None for all. Start-up and indicators use the whole table.
 
     Returns
     -------
@@ -222,7 +222,7 @@ def _inside(time_ns: NDArray[np.int64], window: tuple[int, int]) -> Flags:
 
 
 def _mean_of_means(trace: Trace, columns: Columns, grid: TimeGrid, settings: Settings) -> float | None:
-    """Return the mean level of means of ten samples; None where the comparison means nothing."""
+    """Return the mean saturation of means of ten samples; None if a comparison would be meaningless."""
     if trace.levels.recorded_parts or grid.interval <= settings.thresholds.fine:
         return None
     coarse = coarsen_columns(columns, int(COARSENING * grid.interval * 1e9))
@@ -271,7 +271,7 @@ def _mean(values: Floats) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-#: Points from which the difference is reported.
+#: Difference of the two scores, in points, from which it is reported.
 _MIN_DIFFERENCE = 1.0
 
 

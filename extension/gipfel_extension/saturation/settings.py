@@ -1,6 +1,6 @@
-"""Settings of the score: weights, thresholds, and the failure rate that checkpoints are for; ceilings.
+"""Settings of the score: weights, thresholds, ceilings, and the failure rate for checkpoint intervals.
 
-A ceiling is what a resource of a GPU model can reach in practice, which the score counts as 100 %.
+A ceiling is the rate that a resource of a GPU model can reach in practice; the score counts it as 100 %.
 """
 
 import re
@@ -27,7 +27,7 @@ LOSSES = (
 
 @dataclass(frozen=True)
 class Weights:
-    """Factors of the resources' levels, before the highest one binds; each product is at most 1."""
+    """Factors by which the resources' levels are multiplied before the highest is chosen, to at most 1."""
 
     compute: float = 1.0
     memory: float = 1.0
@@ -40,7 +40,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Levels from which a sample indicates a cause. All are estimates: see the README.
+    """Bounds from which a sample indicates a cause. All are estimates: see the README.
 
     Parameters
     ----------
@@ -49,10 +49,10 @@ class Thresholds:
     binding
         Level below which no resource is the binding one.
     workers
-        CPU cores used per GPU of a node, beyond one for the thread that launches kernels, from which the host
+        CPU cores used per GPU, in addition to one for the thread that launches kernels, from which the host
         counts as loading input.
     launching
-        CPU cores used per GPU from which a thread counts as launching kernels, or as busy at all.
+        CPU cores used per GPU from which a thread of the host counts as busy, such as launching kernels.
     pressure
         Share of the time stalled on I/O, or on CPU, that counts as waiting for storage, or for cores.
     read
@@ -67,19 +67,19 @@ class Thresholds:
         Bytes per second that a host both sends and receives, without those of its file systems, that count as
         communication.
     burst, burst_ratio
-        Bytes per second written by a host that count as a checkpoint, if they are also at least so many
+        Bytes per second written by a host that count as a checkpoint, if they are also at least `burst_ratio`
         times the run's median rate.
     wait
         Difference of the busiest GPU from the job's median in one sample, from which the others count as
         waiting.
     lag, lag_seconds
-        The same for means over so many seconds, of levels relative to each GPU's typical level. It finds a
-        rank that is always a little slower.
+        The same for means over `lag_seconds` of levels relative to each GPU's typical level. This finds a
+        rank that is always slightly slower.
     steady
         Relative spread of the engine's activity over one second below which gaps between kernels count as
         small.
     fine
-        Seconds between samples up to which that spread can be computed.
+        Seconds between samples up to which they show that spread.
     few_warps
         Occupancy per SM activity up to which SMs hold too few warps to hide latency.
     power
@@ -123,7 +123,7 @@ class Settings:
     gpu_hours_per_failure: float = 54 * 24 * 16384 / 419
 
 
-#: Metric of a compute pipe.
+#: Metrics of the compute pipes.
 PIPES = (
     "PIPE_TENSOR_ACTIVE",
     "PIPE_FP64_ACTIVE",
@@ -143,9 +143,10 @@ LINKS: Mapping[str, tuple[str, str]] = {
 HOST_LINKS = ("pcie", "c2c")
 
 _GB = 1e9
-#: DRAM_ACTIVE of a device copy; older notes of GPU Saturation Scorer say 0.8.
+#: DRAM_ACTIVE that a copy within the GPU's memory reaches; older notes of GPU Saturation Scorer say 0.8.
 _MEMORY = 0.9
-#: 55.6 of 64 GB/s, host to device, in NVIDIA's own example of nvbandwidth (developer.nvidia.com/blog, 2025).
+#: Reachable share of PCIe's peak: 55.6 of 64 GB/s from host to device in NVIDIA's example of nvbandwidth
+#: (developer.nvidia.com/blog, 2025).
 _PCIE_SHARE = 0.87
 
 
@@ -167,7 +168,7 @@ class Ceilings:
     clock
         Maximum SM clock in MHz, used where the driver reports none; 0 where the data sheet has none either.
     watts
-        Default power limit; 0 where the system's vendor configures it.
+        Default power limit in watts; 0 if the system's vendor configures it.
     source
         Where links, clock and power come from.
     """

@@ -1,6 +1,7 @@
-"""Advice: rules that read a scored job; without evidence in the samples a rule gives none.
+"""Advice: rules that are applied to a scored job; a rule gives advice only with evidence in the samples.
 
-In live views, advice appears or disappears only after that has lasted for a minute.
+In live views, advice appears only after its evidence has been present for a minute, and disappears only after
+it has been absent for a minute.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -70,13 +71,14 @@ def advise(
 ) -> tuple[Advice, ...]:
     """Return the advice of the rules for a scored table, the greatest gain first.
 
-    A loss of at least five points that no rule addresses is reported too, with a tool that shows its cause.
+    A loss of at least five points for which no rule gave advice is reported too, with a tool that shows its
+    cause.
 
     Parameters
     ----------
     workload
-        Facts about the work. A rule that doesn't apply gives no advice; one that may apply names the work
-        that it is for.
+        Facts about the work. A rule that doesn't apply to it gives no advice. If that is unknown, the advice
+        names the kind of work that it is for.
     """
     if job.total is None:
         return ()
@@ -106,7 +108,10 @@ HOLD_S = 60.0
 
 @dataclass(frozen=True)
 class TrackedAdvice:
-    """Newest advice of a rule; `since_s` is the time when `is_found` changed last, in monotonic seconds."""
+    """Newest advice of a rule.
+
+    `is_found` is True while the rule gives it; `since_s` is when that last changed, in monotonic seconds.
+    """
 
     advice: Advice
     is_found: bool
@@ -123,7 +128,7 @@ def debounce(
 ) -> tuple[History, tuple[Advice, ...]]:
     """Return the next history, and the advice to show now, the greatest gain first.
 
-    Advice that is shown and found again has its newest text; otherwise it keeps the last one until it
+    Shown advice that a rule still gives has the newest text; other shown advice keeps its last text until it
     disappears.
 
     Parameters
@@ -171,7 +176,7 @@ def _next(
 
 
 class DebouncedAdvice:
-    """Debounced advice of several views of one run, such as time windows of different lengths.
+    """Debounced advice (see `debounce`) of several views of one run, such as windows of different lengths.
 
     Parameters
     ----------
@@ -200,7 +205,7 @@ class DebouncedAdvice:
         view
             Key of the view.
         find
-            Function that applies the rules to a table; called with a table that ends earlier.
+            Function that applies the rules to a table; called for new views, with samples until `hold_s` ago.
         """
         history = self._histories.get(view)
         if history is None:
@@ -214,5 +219,5 @@ class DebouncedAdvice:
         return found
 
     def keep(self, views: Collection[float]) -> None:
-        """Forget all views but these."""
+        """Forget all views except `views`."""
         self._histories = {view: each for view, each in self._histories.items() if view in views}

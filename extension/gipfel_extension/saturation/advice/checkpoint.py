@@ -14,12 +14,15 @@ from .model import TRAINING, Advice, AdviceContext, Evidence, Knob, gain_in_poin
 
 
 def young(write_seconds: float, failure_seconds: float) -> float:
-    """Return the seconds of work between two checkpoints by Young, doi:10.1145/361147.361115: sqrt(2 d M)."""
+    """Return the best seconds of work between two checkpoints according to Young: sqrt(2 d M).
+
+    d are the seconds that writing takes, M those between failures. Source: doi:10.1145/361147.361115.
+    """
     return math.sqrt(2.0 * write_seconds * failure_seconds)
 
 
 def daly(write_seconds: float, failure_seconds: float) -> float:
-    """Return the seconds of work between two checkpoints by Daly.
+    """Return the best seconds of work between two checkpoints according to Daly, who refined `young`.
 
     Source: equation 37 of doi:10.1016/j.future.2004.11.016.
     """
@@ -31,14 +34,14 @@ def daly(write_seconds: float, failure_seconds: float) -> float:
 
 @dataclass(frozen=True)
 class WriteBursts:
-    """Write bursts of all hosts of a run.
+    """Write bursts of all hosts of a run: times in which a host writes far more than usual.
 
     Parameters
     ----------
     starts_ns, ends_ns
         UTC times of the first and the last sample of each burst.
     host
-        UUID of the host that wrote most of them.
+        UUID of the host that wrote most in the bursts.
     interval
         Seconds between samples.
     """
@@ -90,7 +93,7 @@ class CheckpointInterval:
     applies = TRAINING
 
     def find(self, context: AdviceContext) -> Advice | None:
-        """Return the advice where the distance is less than half or more than twice Daly's interval."""
+        """Return the advice if bursts come twice as often as Daly advises, or half as often; else None."""
         writes = write_bursts_of(context.table, context.settings.thresholds, context.job.interval)
         if writes is None or writes.distance is None:
             return None
@@ -127,7 +130,7 @@ class AsynchronousCheckpoint(LossRule):
     applies = TRAINING
 
     def gain_least(self, context: AdviceContext, trace: Trace) -> float:
-        """Return the gain if GPUs wait only for a copy of their used memory to the host, over PCIe or C2C."""
+        """Return the gain if GPUs waited only while their used memory is copied to the host (PCIe or C2C)."""
         writes = write_bursts_of(context.table, context.settings.thresholds, context.job.interval)
         links = ceilings_of(trace.device.name).links
         rate = max((links[link] for link in HOST_LINKS if link in links), default=0.0)

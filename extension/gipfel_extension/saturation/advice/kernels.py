@@ -7,7 +7,7 @@ from ..result import Trace
 from .losses import LossRule
 from .model import TRAINING, Advice, AdviceContext, Applicability, Evidence, Knob, time_saved_text, time_share
 
-#: SM activity above which kernels fill the GPU: launch overhead is then not the problem.
+#: SM activity above which kernels fill the GPU, so that launch overhead is not the problem.
 _FILLED = 0.6
 
 
@@ -54,7 +54,7 @@ class CudaGraphs(_Launch):
     _action = "Record the step as a CUDA graph, so that it costs one launch."
 
     def gain_least(self, context: AdviceContext, trace: Trace) -> float:  # noqa: ARG002 - as in other rules
-        """Return the time in which nothing ran between kernels: a graph has no such gaps."""
+        """Return the percentage of time in which nothing ran between kernels: a graph has no such gaps."""
         gaps = np.minimum(trace.losses[self.loss], 1.0 - np.fmin(1.0, trace.levels.engine))
         seconds = trace.seconds[trace.scored]
         return 100.0 * float(np.nan_to_num(gaps[trace.scored]) @ seconds / seconds.sum())
@@ -88,7 +88,7 @@ class Capping(LossRule):
         )
 
     def gain_least(self, context: AdviceContext, trace: Trace) -> float:
-        """Return all of the loss where the clock was set lower: resetting it removes the loss."""
+        """Return all of the loss if a setting lowered the clock: resetting it removes the loss; else 0."""
         return context.loss(self.loss) if self._reasons(context, trace) & _SETTING else 0.0
 
     def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
@@ -132,7 +132,7 @@ class _Occupancy(LossRule):
     metrics = _OCCUPANCY_METRICS
 
     def where(self, context: AdviceContext, trace: Trace) -> Flags:
-        """Return the samples with the loss and a high SM activity: without it, launch may be the cause."""
+        """Return the samples with the loss and high SM activity; at low activity, launch may be the cause."""
         with np.errstate(invalid="ignore"):
             return super().where(context, trace) & (trace.levels.active >= 0.5)
 
@@ -211,7 +211,7 @@ class _TimeRule:
 
 
 class FusedOptimizer(_TimeRule):
-    """Rule: memory-bound phases between tensor work, as of an optimizer that is not fused."""
+    """Rule: memory-bound phases alternate with tensor work, as with an optimizer that is not fused."""
 
     name = "fused-optimizer"
     knob = Knob("torch.optim.AdamW(…, fused=True)", "https://docs.pytorch.org/docs/stable/optim.html")
@@ -243,10 +243,10 @@ class FusedOptimizer(_TimeRule):
 
 _SCORE_MAY_FALL = "; the score may even fall"
 
-#: Models whose tensor pipes have FP8.
+#: Models whose tensor pipes support FP8.
 _FP8 = ("H100", "H200", "H800", "H20", "B200", "B300", "L4")
 
-#: Tensor work that FP8 can't replace: integers and doubles.
+#: Activity of tensor pipes on integers and doubles, which FP8 can't replace.
 _OTHER_TENSOR = ("PIPE_TENSOR_IMMA_ACTIVE", "PIPE_TENSOR_DFMA_ACTIVE")
 #: Points of ``capped`` from which the clock is the first thing to fix.
 _MAX_CAPPED = 10.0
@@ -318,7 +318,7 @@ class QuarterPrecision(_TimeRule):
         return any(name in models[trace.device.uuid] for name in _FP8)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
-        """Return the samples in which tensor pipes are busy, and not with integers or doubles."""
+        """Return the samples in which tensor pipes are busy, but not with integers or doubles."""
         with np.errstate(invalid="ignore"):
             tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
             others = np.fmax(*(context.column(trace, metric) for metric in _OTHER_TENSOR))

@@ -16,9 +16,10 @@ RUNNING = ("GPU_UTIL", "GR_ENGINE_ACTIVE", "SM_ACTIVE")
 
 
 class LossRule(ABC):
-    """Rule about the GPUs that lost most to one cause.
+    """Rule about the GPUs that lost most to one cause; base class of most rules.
 
-    ``least`` is the smallest loss in points of the job; ``metrics`` and ``host_metrics`` are its evidence.
+    ``loss`` is the cause, a key of the job's losses. Below ``least`` points of the job's loss there is no
+    advice. ``metrics`` of the GPU and ``host_metrics`` of its host are shown as evidence.
     """
 
     name: str
@@ -59,7 +60,7 @@ class LossRule(ABC):
         return at_least(trace.losses[self.loss])
 
     def gain(self, context: AdviceContext, trace: Trace) -> float:  # noqa: ARG002 - subclasses use it
-        """Return the points that the score may gain at most."""
+        """Return the points that the score may gain at most; 0 for no advice."""
         return context.loss(self.loss)
 
     def gain_least(self, context: AdviceContext, trace: Trace) -> float:  # noqa: ARG002 - subclasses use it
@@ -97,7 +98,7 @@ class LossRule(ABC):
 
 
 class UnusedGpu:
-    """GPUs of the job that never worked, while others did."""
+    """Rule: some GPUs of the job never worked, while others did."""
 
     name = "unused-gpu"
     knob = Knob("--gpus-per-node", "https://slurm.schedmd.com/gres.html")

@@ -24,18 +24,18 @@ Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
 
 @dataclass(frozen=True)
 class Workload:
-    """Facts about a run's work, from its launch; None is unknown, and excludes no rule.
+    """Facts about a run's work, from its launch; None means unknown and excludes no rule.
 
     Parameters
     ----------
     ranks
         Number of processes that work together.
     parallelism
-        How they share the work; empty where they work independently.
+        How the ranks share the work; empty if they work independently.
     precision
         Number format of most matrix products.
     uses
-        Names of the rules whose change the launch already has.
+        Names of the rules whose advised change the launch already uses.
     """
 
     kind: Kind | None = None
@@ -62,9 +62,9 @@ class Applicability:
     Parameters
     ----------
     text
-        The same in words, as they follow "If this is".
+        The kind of work in words, to follow "If this is".
     parallelism
-        One of these must be among the run's.
+        At least one of these must be among the run's ways of sharing the work.
     """
 
     text: str = ""
@@ -95,7 +95,7 @@ TRAINING = Applicability("training", kind="training")
 
 #: Share of a sample from which a loss counts as present in it.
 PRESENT = 0.1
-#: GPUs whose losses differ by less, as a share of the time, count as alike.
+#: GPUs whose losses differ by less than this share of the time count as equally affected.
 ALIKE = 0.02
 _MAX_NAMED = 4
 
@@ -137,13 +137,13 @@ class Advice:
         Bounds of the points that the score may gain, computed from the samples; both 0 where the same work
         takes less time instead.
     time_saved
-        Largest share of the time by which the same work may become shorter, where the score gains no points.
+        Largest share (0 to 1) by which the time of the same work may fall; for advice that gains no points.
     gain_text
         The gain in words.
     loss
-        The loss that it lowers; empty where it is about none, or about several.
+        The loss that following the advice reduces; empty if it reduces none or several.
     certain
-        True where the launch shows that it applies; else the action begins with "If this is …".
+        True if the launch shows that the advice applies; else the action begins with "If this is …".
     """
 
     rule: str
@@ -161,7 +161,7 @@ class Advice:
 
     @property
     def speedup(self) -> tuple[float, float] | None:
-        """Least and most times faster that the same work may run; None where no gain is known."""
+        """Lower and upper bound of how many times faster the same work may run; None if no gain is known."""
         if self.gain > 0:
             return speedup_of(self.gain_least / 100), speedup_of(self.gain / 100)
         return (1.0, speedup_of(self.time_saved)) if self.time_saved > 0 else None
@@ -219,12 +219,12 @@ class AdviceContext:
         return f"GPU {number} of {device.node}" if multi_node and device.node else f"GPU {number}"
 
     def alike(self, name: str) -> tuple[Trace, ...]:
-        """Return the GPUs that lost about as much to a cause as the one that lost most."""
+        """Return the GPUs that lost about as much to a cause as the most affected one (see `ALIKE`)."""
         most = _mean(self.worst(name), self.worst(name).losses[name])
         return tuple(t for t in self.scored if _mean(t, t.losses[name]) >= most - ALIKE)
 
     def names(self, traces: Sequence[Trace]) -> str:
-        """Return the name of several GPUs for messages: ``All GPUs`` or ``GPUs 2 and 3``."""
+        """Return the names of several GPUs as one phrase: ``All GPUs`` or ``GPUs 2 and 3``."""
         if len(traces) == len(self.scored) > 1:
             return "All GPUs"
         if len(traces) == 1 or len({trace.device.node for trace in traces}) > 1:
@@ -237,7 +237,10 @@ class AdviceContext:
         return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
     def evidence(self, trace: Trace, mask: Flags, metrics: Sequence[str]) -> Evidence | None:
-        """Return the longest range in which a mask is true, with metrics that have values in it, or None."""
+        """Return the longest time range in which a mask is true, with those metrics that have values in it.
+
+        None if the mask is never true, or no metric has values.
+        """
         found = longest_true(mask & trace.scored)
         if found is None:
             return None
@@ -278,7 +281,7 @@ def longest_true(mask: Flags) -> tuple[int, int] | None:
 
 
 def at_least(values: Floats, minimum: float = PRESENT) -> Flags:
-    """Return where a value is at least so much; False for missing ones."""
+    """Return a mask of the values that are at least `minimum`; False for missing values."""
     with np.errstate(invalid="ignore"):
         return np.asarray(values >= minimum, np.bool_)
 
@@ -299,13 +302,13 @@ def gain_in_points(gain: float, minimum: float = 0.0) -> str:
 
 
 def time_saved_text(time_saved: float) -> str:
-    """Return in words that the same work takes less time, by at most this share."""
+    """Return a phrase that the same work takes less time, by at most this share."""
     most = f"\u2264 {speedup_of(time_saved):.2f}\u00d7 faster"
     return f"at most {100 * time_saved:.0f} % less time for the same work ({most})"
 
 
 def speedup_of(time_saved: float) -> float:
-    """Return how many times faster work runs if its time falls by a share; at most 100 times."""
+    """Return how many times faster work runs if its time falls by a share (0 to 1); at most 100."""
     return 1 / max(0.01, 1 - time_saved)
 
 

@@ -16,8 +16,9 @@ _FULL = 0.8
 _TRY = (
     "`gipfel data try DATA --run RUN` measures how many samples per second suffice, and what delivers them."
 )
-#: Share of the longest time that a GPU worked while others waited, from which another GPU counts as working;
-#: and share of the time lost to uneven work, from which late input counts as its reason.
+#: Used for two bounds. A GPU counts as working while others wait if it does so for at least this share of the
+#: time of the GPU that does so longest. Late input counts as the reason of uneven work if it takes at least
+#: this share of the time lost to imbalance.
 _OFTEN = 0.5
 _LINKS = ("NVLINK_TX_BYTES", "NVLINK_RX_BYTES", "PCIE_TX_BYTES", "PCIE_RX_BYTES")
 
@@ -35,15 +36,15 @@ class LoaderWorkers(LossRule):
     host_metrics = ("CPU_CORES_USED", "CPU_UTIL", "IO_READ_BYTES", "PRESSURE_IO", "PRESSURE_CPU")
 
     def gain(self, context: AdviceContext, trace: Trace) -> float:
-        """Return the loss outside of video decoding, which more workers don't speed up."""
+        """Return the loss without samples of video decoding, which more workers don't speed up."""
         where = ~decoder_busy(context.table[trace.device.uuid], context.settings.thresholds.decoder)
         return self.percent_lost_where(trace, where)
 
     def gain_least(self, context: AdviceContext, trace: Trace) -> float:
-        """Return the gain of twice the workers, where half of the cores are free; else 0.
+        """Return the gain of twice as many workers if half of the cores are free; else 0.
 
-        The GPU waits for the loader, so the loader works all the time: with twice the workers, a batch takes
-        half of the time.
+        The GPU waits for the loader, so the loader works all the time: with twice as many workers, it needs
+        half of the time for a batch.
         """
         busy = self._host_mean(context, trace, "CPU_UTIL")
         if busy is None or busy > 0.5:
@@ -78,7 +79,7 @@ class LoaderWorkers(LossRule):
 
 
 class PinnedMemory(LossRule):
-    """Rule: data comes over PCIe at a fraction of its rate while nothing runs, as from pageable memory."""
+    """Rule: while nothing runs, PCIe transfers data at a fraction of its rate, as from pageable memory."""
 
     name = "pinned-memory"
     knob = Knob(
@@ -160,7 +161,7 @@ class BucketSize(LossRule):
         return at_least(trace.losses[self.loss], 0.5) & ~at_least(level, 0.7)
 
     def gain(self, context: AdviceContext, trace: Trace) -> float:
-        """Return 0 where the GPU never computes between collectives: it then sends no gradients."""
+        """Return the loss; 0 if the GPU hardly computes between collectives: they carry no gradients then."""
         computes = at_least(trace.levels.math, 0.2) & ~self.where(context, trace)
         return (
             self.percent_lost_where(trace, self.where(context, trace))
@@ -215,11 +216,12 @@ class Placement:
 
 
 class SlowRank(LossRule):
-    """Rule: most GPUs wait for a few, which the advice names.
+    """Rule: most GPUs wait for a few slow ones, which the advice names.
 
-    Where at least half of the GPUs work while others don't, or at most half of them wait, the others may have
-    less to do or lack input as well as wait: the samples don't distinguish these. Where GPUs wait for each
-    other alternately, none is slow. Where any GPU lacks input, late input is the reason for the uneven work.
+    If at least half of the GPUs work while others don't, or at most half of them wait, the advice doesn't
+    call any GPU slow: the samples don't show whether the others wait, have less to do, or lack input. If GPUs
+    wait for each other alternately, none is slow. If a GPU lacks input, late input is named as the reason for
+    the uneven work.
     """
 
     name = "slow-rank"
@@ -241,7 +243,7 @@ class SlowRank(LossRule):
         return Advice(**{**vars(advice), "evidence": (*advice.evidence, ahead)})
 
     def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
-        """Return which GPUs waited, and for which ones where that is known."""
+        """Return a sentence on which GPUs waited while which others worked, and one on what to do."""
         working, waiting = self._working(context), context.alike(self.loss)
         who, others, lost = context.names(waiting), context.names(working), self.percent_lost(trace)
         if {each.device for each in working} & {each.device for each in waiting}:
@@ -266,7 +268,7 @@ class SlowRank(LossRule):
         )
 
     def _working(self, context: AdviceContext) -> tuple[Trace, ...]:
-        """Return the GPUs that worked while others waited: those for at least half as long as any."""
+        """Return the GPUs that worked while others waited, for at least half as long as the longest."""
         shares = {trace.device: time_share(trace, self._ahead(context, trace)) for trace in context.scored}
         least = _OFTEN * max(shares.values())
         return tuple(trace for trace in context.scored if shares[trace.device] >= least)
@@ -278,12 +280,13 @@ class SlowRank(LossRule):
 
     def _ahead(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples in which this GPU works while another loses to imbalance."""
-        # Equal work scatters by several percent: with a smaller bound, working GPUs look like waiting ones.
+        # Equal work varies by several percent: with a bound below `PRESENT`, working GPUs would look like
+        # waiting ones.
         own = ~at_least(trace.losses["imbalance"]) & at_least(trace.levels.engine, 0.5)
         return own & np.isin(context.slots(trace), context.imbalanced_slots)
 
 
 def _starves(traces: Sequence[Trace], lost: float) -> bool:
-    """Return whether one of the GPUs waits for input at least half as long as imbalance lasts."""
+    """Return whether one of the GPUs waits for input for at least half of `lost`, the percentage of time."""
     waits = [time_share(trace, at_least(trace.losses["input"])) for trace in traces]
     return bool(waits) and 100.0 * max(waits) >= _OFTEN * lost

@@ -1,6 +1,6 @@
 """A scored job as JSON (``gipfel score --json``, ``score.json``), and differences of two such documents.
 
-The same in lines of text, as the panel shows it, for a terminal of 80 columns.
+`score_text` formats a scored job as lines of text for a terminal of 80 columns.
 """
 
 import textwrap
@@ -107,7 +107,7 @@ class Difference:
     unit
         ``points``, ``%``, or empty.
     better
-        True where the second is better; None where the change is small or its direction has no meaning.
+        Whether the second run is better; None if the change is small, or if it is unknown which is better.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Difference:
         return asdict(self)
 
 
-#: Smallest change that counts.
+#: Smallest change, in points or per cent, that counts as better or worse.
 _MIN_CHANGE = 0.5
 
 
@@ -136,7 +136,7 @@ def compare_documents(
     Parameters
     ----------
     rates
-        Users' metrics: name to the means of the two runs. It is unknown whether more is better.
+        Users' metrics: name to the means of both runs. Whether a higher value is better is unknown.
     """
     found = [_difference("score", "points", first.get("score"), second.get("score"), more_is_better=True)]
     for name in LOSSES:
@@ -170,7 +170,7 @@ def _difference(
 
 WIDTH = 80
 _BAR = 32
-#: Points between the bounds of a score from which a note names them.
+#: Difference of the bounds of a score, in points, from which a note reports the bounds.
 _MIN_RANGE = 5.0
 
 
@@ -206,7 +206,7 @@ def score_lines(job: JobScore) -> tuple[str, str]:
     lost = sorted((name for name in LOSSES if parts[name]), key=lambda name: -parts[name])
     listed = " · ".join(f"{name} {parts[name]}" for name in lost)
     head = f"{100 - score} points lost: " if lost else "nothing is lost"
-    # Short losses go first where there are too many for a line.
+    # Drop small losses first if there are too many for a line.
     while len(head + listed) > WIDTH and " · " in listed:
         listed = listed.removesuffix(" · …").rpartition(" · ")[0] + " · …"
     return bar, head + listed

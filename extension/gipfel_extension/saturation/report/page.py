@@ -17,7 +17,7 @@ from .document import range_sentence
 
 _MAX_VALUE = 400
 _MAX_RECORD_LINES = 10
-#: A table of more GPUs is folded: their scores are in its heading.
+#: A table of more GPUs is collapsed; its heading summarizes their scores.
 _MAX_OPEN_GPUS = 16
 
 
@@ -43,7 +43,7 @@ class ReportContent:
     heading, subject
         The first two lines of ``gipfel score``.
     document
-        Of ``score.json``.
+        Content of ``score.json``.
     record
         Names and values of the run's record, ten at most.
     events
@@ -123,7 +123,7 @@ def _section(title: str, *content: object, id: str = "") -> Html:  # noqa: A002 
 
 
 def _about(content: ReportContent) -> Iterator[Html]:
-    """Yield the first lines: which run this is, and a warning where nothing was measured."""
+    """Yield the first lines: the run, and a warning if its values are simulated."""
     record = dict(content.record)
     by = f"by {content.user}" if content.user else ""
     parts = [escaped(content.name), escaped(by), _with_times(record.get("time", ""))]
