@@ -1,7 +1,7 @@
-"""A run's record of its input and output, ``storage/<node>.jsonl``: recorders write it, a line per period.
+"""A run's record of its input and output, ``storage/<node>.jsonl``: recorders write a line per period.
 
-It holds a job's reads, writes and open files, and the answers of the file systems beside it, as a plain
-user can see them.
+It holds a job's reads, writes and open files, and the response times of its file systems, as far as an
+unprivileged user can see them.
 """
 
 import json
@@ -20,14 +20,19 @@ from .job_files import FileGroup, RankIo
 DIRECTORY = "storage"
 _MAX_BYTES = 16 << 20
 _MAX_TEXT, _MAX_ROWS = 1000, 128
-#: File from which on only every sixth period is written, and one in which nothing more is.
+#: File size from which only every n-th period is written, and this n.
 _SPARSE_BYTES, _EVERY = 8 << 20, 6
 _Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
 class RankRow:
-    """I/O of a rank in a period, per second; `blocked` is the share of looks at which it waited."""
+    """I/O of a rank in a period, per second.
+
+    `read` and `written` are bytes, including the page cache; `storage_read` and `storage_written` are bytes
+    from and to storage. `reads` and `writes` are calls. `blocked` is the share of looks, 0 to 1, in which a
+    process of the rank waited in the kernel.
+    """
 
     rank: int | None
     read: float
@@ -41,14 +46,17 @@ class RankRow:
 
 @dataclass(frozen=True)
 class MountRow:
-    """Work of a node at a mount in a period, per second; see ``telemetry.sources.file_systems``.
+    """I/O of a node at a mount in a period, per second.
+
+    Fields from `read_bytes` to `metadata_ms` are those of ``telemetry.sources.file_systems.ClientRates``, for
+    all jobs of the node.
 
     Parameters
     ----------
     opened
-        Files that were opened in the job's directories, at least; None where they were not counted.
+        Lower bound of the files opened in the job's directories; None where they were not counted.
     why
-        Why the client's counters are missing; empty where they are there, or the file system has none.
+        Why the client's counters are missing; empty if they are not, or if the file system has none.
     """
 
     mount: str
@@ -65,7 +73,7 @@ class MountRow:
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """Milliseconds of probes of a mount; `waiting_ms` is that of one that has not ended."""
+    """Milliseconds of a round of probes of a mount; `waiting_ms` is that of a probe that is still waiting."""
 
     mount: str
     lookup_ms: float | None
@@ -77,19 +85,19 @@ class ProbeRow:
 
     @property
     def worst_ms(self) -> float | None:
-        """The longest time of a question about names or of a read; None without any."""
+        """The longest time of a name lookup or of a read; None without any."""
         found = (self.lookup_ms, self.create_ms, self.read_ms, self.waiting_ms)
         return max((each for each in found if each is not None), default=None)
 
 
 @dataclass(frozen=True)
 class FilesRow:
-    """Files of a class in a directory, as seen until the end of the run; see `job_files.FileGroup`.
+    """Files of one class in a directory that were seen during the run; see `job_files.FileGroup`.
 
     Parameters
     ----------
     stripes
-        Objects that the largest file is spread over, on Lustre; None where unknown.
+        Number of storage targets over which the largest file is striped, on Lustre; None where unknown.
     """
 
     directory: str
@@ -128,7 +136,7 @@ class Period:
 
     @property
     def opened(self) -> float | None:
-        """Files opened per second on this node, at least; None where they were not counted."""
+        """Lower bound of the files opened per second on this node; None where they were not counted."""
         known = [each.opened for each in self.mounts if each.opened is not None]
         return sum(known) if known else None
 
@@ -155,14 +163,14 @@ def rank_row(each: RankIo, seconds: float) -> RankRow:
 
 
 def mount_row(each: Mount, opened: float | None, rates: ClientRates | None, why: str) -> MountRow:
-    """Return what was counted at a mount, or why its client's counters are missing."""
+    """Return the row of a mount, with the client's rates or the reason why they are missing."""
     counted = dict.fromkeys(each.name for each in fields(ClientRates)) if rates is None else vars(rates)
     values = {name: None if value is None else round(value, 3) for name, value in counted.items()}
     return MountRow(each.path, each.kind, each.tier, opened=_rounded(opened), **values, why=why)
 
 
 def probe_row(times: ProbeTimes, waiting_ms: float | None = None) -> ProbeRow:
-    """Return the times of a round of probes, or for how long it has been waiting."""
+    """Return the row of a round of probes, with its times or with the time that a probe has been waiting."""
     names = ("lookup_ms", "create_ms", "write_ms", "read_ms")
     values = {name: _rounded(getattr(times, name)) for name in names}
     return ProbeRow(times.mount, **values, waiting_ms=_rounded(waiting_ms), why=times.why[:_MAX_TEXT])
@@ -196,7 +204,7 @@ class StorageFile:
         self._lines = 0
 
     def append(self, period: Period, files: Sequence[FilesRow]) -> None:
-        """Append a period; do nothing once the file has 16 MiB, and write fewer from 8 MiB on.
+        """Append a period; skip most periods once the file has 8 MiB, and all once it has 16 MiB.
 
         Raises
         ------
@@ -216,7 +224,7 @@ class StorageFile:
 
 
 def read_storage(run: Path) -> StorageRecord | None:
-    """Return what a run's recorders saw; None where they recorded nothing of it."""
+    """Return the record of a run's input and output; None if there is none."""
     periods: list[Period] = []
     files: dict[str, list[FilesRow]] = {}
     notes, damaged = [], 0

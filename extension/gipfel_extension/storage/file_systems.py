@@ -1,15 +1,15 @@
-"""File systems beside a job: how fast they answer, how many files are opened, how files are spread.
+"""A job's file systems: their response times, the number of opened files, and the striping of large files.
 
-A probe looks a name up that never existed, which the metadata server answers each time, creates a file, and
-reads 4 KiB that are dropped from the page cache before. A round is seven small operations, which no file
-system feels.
+A probe looks up a name that never existed, which the metadata server must answer each time, creates a file,
+and reads 4 KiB after dropping them from the page cache. A round of probes is seven small operations, a
+negligible load for a file system.
 
-No file of procfs counts opens. The kernel's inotify does, for any file system and without privileges, but
-for directories that are named, and for all processes of the node. So the result is a lower bound for the
-job's directories.
+procfs has no counter of opened files. inotify reports them for any file system and without privileges, but
+only for directories that are watched, and for all processes of the node. The number for the job's directories
+is a lower bound.
 
-On Lustre, ``lfs getstripe`` says over how many storage targets a file is spread: a file on one target is
-read at the speed of one target, however many nodes read it.
+On Lustre, ``lfs getstripe`` prints over how many storage targets a file is striped: a file on one target is
+read at most at the speed of this target, however many nodes read it.
 """
 
 import ctypes
@@ -42,13 +42,13 @@ class Target:
     Parameters
     ----------
     mount
-        Its path, as the job's processes see it.
+        Path of the mount, as the job's processes see it.
     directory
-        A directory on it.
+        A directory on the mount.
     writable
-        True where a file may be created there for a moment.
+        True if the probe may create a temporary file in the directory.
     example
-        A file of the job on it; None where none is known.
+        A file of the job on the mount, for read probes; None if none is known.
     """
 
     mount: str
@@ -59,12 +59,12 @@ class Target:
 
 @dataclass(frozen=True)
 class ProbeTimes:
-    """Milliseconds of a round of probes; None for what was not measured.
+    """Milliseconds of a round of probes; None for an operation that was not measured.
 
     Parameters
     ----------
     why
-        Why something was not measured; empty where all was.
+        Why an operation was not measured; empty if all were.
     """
 
     mount: str
@@ -84,7 +84,7 @@ class ProbeTimes:
 
 
 def probe(target: Target, clock: Callable[[], float] = time.perf_counter) -> ProbeTimes:
-    """Measure a round; may block for as long as the file system does not answer."""
+    """Run a round of probes; may block for as long as the file system does not respond."""
     problems: list[str] = []
     lookup = _measure(lambda: _look_up(target.directory), clock, _LOOKUPS, problems)
     create = write = read = None
@@ -146,8 +146,9 @@ def _read(handle: int, size: int) -> None:
     os.pread(handle, _BYTES, offset)
 
 
-#: Size from which a shared file should be spread, and time that ``lfs`` may take.
+#: Size from which a shared file should be striped over several targets.
 LARGE_BYTES = 1 << 30
+#: Maximum duration of ``lfs``.
 _TIMEOUT_S = 10.0
 _MAX_OUTPUT = 1 << 20
 _COUNT = re.compile(r"^\s*(?:lmm_)?stripe_count:\s*(-?\d+)", re.MULTILINE)
@@ -160,7 +161,10 @@ _FLAGS = re.compile(r"lcme_flags:\s*(\S+)")
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a file with its own stripes; `end` None is the end of the file, `count` -1 all targets."""
+    """A part of a file with its own striping: `count` targets (-1: all), `size` bytes per stripe.
+
+    `end` is None if the part extends to the end of the file.
+    """
 
     start: int
     end: int | None
@@ -171,14 +175,14 @@ class Component:
 
 @dataclass(frozen=True)
 class SiteStripes:
-    """Stripes that large files should have at this site, as ``GIPFEL_STRIPES=32x4M`` says."""
+    """Recommended striping of large files at this site; ``GIPFEL_STRIPES=32x4M``: 32 targets, 4 MiB each."""
 
     count: int = 32
     size: str = "4M"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "SiteStripes":
-        """Return the site's stripes.
+        """Return the site's recommended striping.
 
         Raises
         ------
@@ -195,7 +199,7 @@ class SiteStripes:
 
 
 def parse_getstripe(text: str) -> list[Component]:
-    """Return the components in the output of ``lfs getstripe``: plain, composite or ``--yaml``."""
+    """Return the components in the output of ``lfs getstripe`` (plain, composite or ``--yaml``)."""
     parts = _COMPONENT.split(text)
     if len(parts) == 1:
         count, size = _COUNT.search(text), _SIZE.search(text)
@@ -221,7 +225,7 @@ def parse_getstripe(text: str) -> list[Component]:
 
 
 def stripes_of(components: list[Component], size: int) -> int | None:
-    """Return over how many targets most bytes of a file of this size are spread; -1 is all, None unknown."""
+    """Return over how many targets most bytes of a file are striped; -1 for all, None if unknown."""
     shares: dict[int, int] = {}
     for each in components:
         if not each.initialized:
@@ -233,7 +237,7 @@ def stripes_of(components: list[Component], size: int) -> int | None:
 
 
 def read_stripes(path: Path, size: int, environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return over how many targets a file is spread; None where ``lfs`` does not say."""
+    """Return over how many targets a file is striped; None if ``lfs`` is missing or does not report it."""
     lfs = shutil.which("lfs", path=environment.get("PATH"))
     if lfs is None:
         return None
@@ -254,10 +258,10 @@ def read_stripes(path: Path, size: int, environment: Mapping[str, str] = os.envi
 
 
 def mending(path: str, size: int, stripes: int | None, site: SiteStripes) -> str:
-    """Return what to do about a file's stripes, with the command; empty where they suffice or are unknown."""
+    """Return advice on a file's striping with a command; empty if it suffices or is unknown."""
     if stripes is None or stripes < 0 or size < LARGE_BYTES:
         return ""
-    # A file of 2 GiB gains nothing from 32 targets.
+    # One target per 256 MiB suffices: a file of 2 GiB gains nothing from 32 targets.
     wanted = site.count if site.count < 0 else min(site.count, max(2, size >> 28))
     if 0 < wanted <= 2 * stripes:
         return ""
@@ -275,9 +279,9 @@ _PAUSE_S = 0.02
 
 
 class OpenCounter:
-    """Counter of opened files; use it as ``watch(directories)``, then ``count(seconds)`` now and then.
+    """Counter of opened files: call ``watch(directories)``, then ``count(seconds)`` from time to time.
 
-    Between two counts the kernel drops events beyond its queue, at no cost to the job.
+    Between two counts the kernel's queue of events may overflow; this costs the job nothing.
 
     Raises
     ------
@@ -303,12 +307,12 @@ class OpenCounter:
         return len(self._watched)
 
     def watch(self, directories: Mapping[str, str]) -> None:
-        """Watch directories and those beside them, up to 1 024: a data set often has one for each class.
+        """Watch directories and their siblings, up to 1 024: a data set often has a directory per class.
 
         Parameters
         ----------
         directories
-            By the path in the job, the path by which this process reaches it.
+            Path by which this process reaches a directory, by its path in the job.
         """
         for name, path in directories.items():
             self._add(name, path)
@@ -336,7 +340,7 @@ class OpenCounter:
                 break
             if self._drain(found):
                 break
-            # Many events at once cost less than each alone; the queue has room for 16 384.
+            # Reading many events at once is cheaper; the kernel's queue has room for 16 384.
             time.sleep(_PAUSE_S)
         return found, max(clock() - started, 1e-6)
 
@@ -357,7 +361,7 @@ class OpenCounter:
             self.why = f"Opened files in {name} can't be counted: {os.strerror(error)}."
 
     def _drain(self, found: dict[str, int] | None = None) -> bool:
-        """Read the events that wait, and add the opened files; return whether the queue had overflowed."""
+        """Read the queued events and add opened files to `found`; return whether the queue had overflowed."""
         overflowed = False
         while True:
             try:

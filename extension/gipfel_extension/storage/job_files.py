@@ -1,8 +1,8 @@
 """Reads, writes and open files of a job's processes, by rank and by directory and class of files.
 
-``/proc/PID/io`` counts each process' calls and bytes. Its file descriptors are looked at every few seconds:
-their positions (``/proc/PID/fdinfo``) tell sequential from random reading, and a file that is opened, read
-and closed between two looks is seen only by chance.
+``/proc/PID/io`` counts each process' calls and bytes. Its file descriptors are read every few seconds, which
+is called a look: the positions in files (``/proc/PID/fdinfo``) distinguish sequential from random reading. A
+file that is opened, read and closed between two looks is seen only by chance.
 """
 
 import os
@@ -16,27 +16,32 @@ from ..telemetry.ranks import rank_of_environment, read_environment
 from ..telemetry.sources.file_systems import MountTable, class_of, read_mounts
 
 _MOST_BESIDE, _MOST_FILES, _MOST_NEW, _MOST_DESCRIPTORS = 3, 100_000, 400, 4000
-#: Mean size up to which files count as small, and number of them from which they do.
+#: Files count as small if their mean size is below this, and if there are at least this many.
 SMALL_BYTES, _MANY = 1 << 20, 10
-#: A reader may have this much in its own buffer beyond what the position says.
+#: Bytes by which a file's position may differ from what a program has consumed, due to its own buffer.
 _BUFFER_BYTES = 256 << 10
 _MOVES, _RANDOM, _SEQUENTIAL = 3, 0.3, 0.1
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - only compared
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
-#: The mappings of a process are read at every such look: they are long, and rarely change.
+#: The memory mappings of a process are read at every n-th look: they are long, and rarely change.
 _MAPS_EVERY = 5
 
 
 @dataclass
 class RankIo:
-    """Input and output of a rank's processes in a period: calls, and bytes with those from the page cache.
+    """Input and output of a rank's processes in a period.
 
     Parameters
     ----------
+    read, written
+        Bytes, including those from and to the page cache.
     storage_read, storage_written
-        Bytes that came from or go to storage, where the kernel counts them.
+        Bytes that came from or went to storage, where the kernel counts them.
+    reads, writes
+        Numbers of calls.
     blocked, looks
-        How often a process was seen waiting in the kernel, mostly for storage, of how many looks.
+        Number of looks at the rank's processes, and in how many a process waited in the kernel (state D,
+        mostly for storage).
     """
 
     rank: int | None
@@ -52,14 +57,16 @@ class RankIo:
 
 @dataclass
 class FileGroup:
-    """Files of one class in a directory, or below it where there are many directories.
+    """Files of one class (`kind`) in a directory, or below it if there are many directories.
 
     Parameters
     ----------
-    tier, mount
-        Where they are; see ``telemetry.mounts``.
+    tier, mount, filesystem
+        Tier, path and type of their mount; see ``telemetry.sources.file_systems.Mount``.
     files, bytes
-        Different files that were seen, and their sizes together.
+        Number of different files that were seen, and their total size.
+    sequential, random, mapped
+        Numbers of position changes of both kinds, and of sightings as memory-mapped file.
     """
 
     directory: str
@@ -134,7 +141,7 @@ class JobFiles:
         self.mounts = MountTable(())
 
     def look(self, pids: Iterable[int]) -> None:
-        """Look at the processes; what those that ended did since the last look is lost."""
+        """Read the processes' counters and open files; what a process does after its last look is lost."""
         known, self._processes, self._new = self._processes, {}, 0
         for pid in pids:
             with suppress(OSError, ValueError, IndexError):
@@ -149,14 +156,14 @@ class JobFiles:
                 self._look_at(folder, before, state=fields[0])
 
     def take_ranks(self) -> list[RankIo]:
-        """Return what the ranks did since the last call."""
-        # Launchers and shells are no ranks, and do nothing most of the time.
+        """Return the ranks' input and output since the last call."""
+        # Launchers and shells are not ranks, and do nothing most of the time.
         found = [each for each in self._ranks.values() if each.rank is not None or each.read or each.written]
         self._ranks = {}
         return sorted(found, key=lambda each: (each.rank is None, each.rank or 0))
 
     def groups(self) -> list[FileGroup]:
-        """Return all files seen so far, without empty ones: those with most bytes first, programs last."""
+        """Return all groups of files seen so far, without empty ones: by size, groups of programs last."""
         found = (each for each in self._groups.values() if each.bytes)
         return sorted(found, key=lambda each: (each.kind == "program", -each.bytes, each.directory))
 
@@ -237,7 +244,7 @@ class JobFiles:
         return self._merged(parent, kind, group)
 
     def _group_above(self, parent: str, kind: str) -> FileGroup | None:
-        """Return the group of a directory above, which others of that kind were merged into."""
+        """Return the merged group of a parent directory for files of this class; None if there is none."""
         for above in PurePosixPath(parent).parents:
             group = self._groups.get((f"{above}/*", kind))
             if group is not None:
@@ -245,7 +252,7 @@ class JobFiles:
         return None
 
     def _merged(self, parent: str, kind: str, group: FileGroup) -> FileGroup:
-        """Merge a group with those beside it where there are many: a directory for each class."""
+        """Merge a group with those of sibling directories if there are many, and return the result."""
         above = str(PurePosixPath(parent.removesuffix("/*")).parent)
         beside = [
             key for key in self._groups
@@ -261,12 +268,22 @@ class JobFiles:
 
 
 def _add_move(group: FileGroup, step: int, position: int, read: int, size: int) -> None:
-    """Count a step between two looks, where the process has read at most `read` bytes meanwhile."""
+    """Count the change of a file's position between two looks, as sequential or random.
+
+    Parameters
+    ----------
+    step, position
+        Change of the position in bytes, and the new position.
+    read
+        Bytes that the process has read from any file in the meantime.
+    size
+        Size of the file.
+    """
     reach = read + _BUFFER_BYTES
     if reach > size / 2:
-        # It may have read the whole file, and what it read may be of other files.
+        # The process may have read the whole file, or other files: this says nothing about the pattern.
         return
-    # A step back to the beginning is the next pass over the file.
+    # A step back to near the beginning is the next pass over the file, not random access.
     if (step < 0 and position > reach) or step > reach:
         group.random += 1
     elif step > 0:
@@ -290,7 +307,7 @@ def _mapped_files(folder: Path) -> Iterator[str]:
     with suppress(OSError):
         for line in (folder / "maps").read_text(errors="surrogateescape").splitlines():
             path = line.split(maxsplit=5)[5:]
-            # Programs map their own files and libraries, most without an ending that says so.
+            # Programs also map their own files and libraries, which can't be recognized by name: skip others.
             if path and path[0] not in found and _is_file_path(path[0]):
                 found.add(path[0])
                 if class_of(path[0]) in ("checkpoint", "shard"):
