@@ -1,4 +1,4 @@
-"""Topology of a job: the hardware of one node and its place in the cluster, as a recorder stores it."""
+"""Topology of a job: the hardware of one node and its position in the cluster, as a recorder stores it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 #: Directory in a run folder that holds a file for each node.
 FOLDER = "topology"
-#: What ``scontrol show topology`` printed, beside the nodes' files.
+#: File with the output of ``scontrol show topology``, beside the nodes' files.
 SLURM_FILE = "slurm.txt"
-#: A site of 100 000 nodes prints less.
+#: Maximum size of this output; a site of 100 000 nodes prints less.
 MOST_SLURM_BYTES = 4 << 20
 
 NicKind = Literal["slingshot", "infiniband", "roce", "ethernet"]
@@ -34,9 +34,9 @@ class Gpu:
     numa
         The host's NUMA node that the GPU is attached to.
     path
-        PCI bridges from the root to the device; two devices are as near as their paths are equal.
+        PCI bridges from the root to the device; the longer the common part of two paths, the nearer they are.
     fabric
-        NVLink domain and clique, or XGMI hive; GPUs of equal fabric reach each other without the network.
+        NVLink domain and clique, or XGMI hive; GPUs with the same value reach each other without the network.
     """
 
     uuid: str
@@ -61,7 +61,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class Link:
-    """Links between two ends on one node.
+    """Parallel links of one kind between two devices of a node.
 
     Parameters
     ----------
@@ -79,16 +79,16 @@ class Link:
 
 @dataclass(frozen=True)
 class NodeTopology:
-    """One node.
+    """Hardware of one node.
 
     Parameters
     ----------
     switches
-        From the root to the leaf, as Slurm tells a task of this node; empty where it does not.
+        Switches above the node from the root to the leaf, from a task's Slurm variables; may be empty.
     plugin
-        ``tree`` or ``block``, with `switches`.
+        Slurm's topology plugin, ``tree`` or ``block``; empty without `switches`.
     xname
-        Position in an HPE Cray cabinet, ``x1100c0s6b1n0``; empty elsewhere.
+        Name of the node's position in an HPE Cray cabinet, such as ``x1100c0s6b1n0``; empty elsewhere.
     problems
         What could not be read, a sentence each.
     """
@@ -109,10 +109,10 @@ class NodeTopology:
         return asdict(self)
 
     def nic_of(self, gpu: Gpu) -> Nic | None:
-        """Return the NIC that is nearest to a GPU; None where none or several are.
+        """Return the NIC that is nearest to a GPU; None if there is none, or if several are equally near.
 
-        The nearest has the longest common PCI path, else the same NUMA node. The only fast NIC of a node is
-        that of all its GPUs.
+        The nearest NIC has the longest common PCI path with the GPU, else the same NUMA node. If a node has
+        only one fast NIC, it is that of all GPUs.
         """
         nics = self.fast_nics
         shared = {nic.name: _common(gpu.path, nic.path) for nic in nics}
@@ -123,13 +123,13 @@ class NodeTopology:
         return _only(nearest) or _only(nics)
 
     def nic_of_numa(self, numa: int | None) -> Nic | None:
-        """Return the only NIC of a NUMA node, or of the node; None where none or several are."""
+        """Return the only fast NIC of a NUMA node, or of the whole node; None if there is none or several."""
         nics = self.fast_nics
         return _only([nic for nic in nics if numa is not None and nic.numa == numa]) or _only(nics)
 
     @property
     def fast_nics(self) -> tuple[Nic, ...]:
-        """The NICs that training uses: those with RDMA, without any the others."""
+        """The NICs that training uses: those with RDMA, or all if none has RDMA."""
         fast = tuple(nic for nic in self.nics if nic.kind != "ethernet")
         return fast or self.nics
 
@@ -138,7 +138,7 @@ def slurm_place(environment: Mapping[str, str]) -> tuple[tuple[str, ...], Litera
     """Return the switches or blocks above this node from Slurm's variables, and the kind of topology."""
     kinds = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
     names = environment.get("SLURM_TOPOLOGY_ADDR", "").split(".")
-    # Without a topology Slurm sets both for the node alone.
+    # Without a topology plugin, Slurm's variables name only the node.
     above = [(kind, name) for kind, name in zip(kinds, names, strict=False) if kind in ("switch", "block")]
     plugin: Literal["tree", "block", ""] = ""
     if above:

@@ -1,8 +1,8 @@
-"""The cluster around a job: nodes that are allocated, idle and down, its partition's queue, its neighbours.
+"""The cluster of a job: numbers of allocated, idle and down nodes, the queue, and jobs on the same switches.
 
 A state comes from one ``sinfo`` and one ``squeue`` (`ask_slurm`, `cluster_state`), or from the site's
-Prometheus (`read_prometheus`). A run folder keeps states coarsely in ``cluster.jsonl``: `ClusterRecorder`
-adds one every five minutes on a job's first node, and the notebook server while a page shows the job.
+Prometheus (`read_prometheus`). States are recorded in ``cluster.jsonl`` of the run folder: `ClusterRecorder`
+adds one every five minutes on a job's first node, and the notebook server some while a page shows the job.
 """
 
 import logging
@@ -39,7 +39,7 @@ _PROMETHEUS_S, _PROMETHEUS_BYTES = 5.0, 1 << 20
 _BUSY = frozenset(("allocated", "mixed", "completing"))
 _IDLE = frozenset(("idle", "planned"))
 _SUFFIXES = "~#!%$@^-+"
-#: PromQL by what it counts, with the names of the common exporter of Slurm.
+#: PromQL query by what it counts, with the metric names of the common Prometheus exporter for Slurm.
 PROMETHEUS_QUERIES: Mapping[str, str] = {
     "allocated": "sum(slurm_nodes_alloc) + sum(slurm_nodes_mix)",
     "idle": "sum(slurm_nodes_idle)",
@@ -50,7 +50,7 @@ PROMETHEUS_QUERIES: Mapping[str, str] = {
 
 
 class NodeCounts(Frozen, extra="ignore"):
-    """Numbers of nodes; ``down`` are all that can't be used: down, draining, reserved for maintenance."""
+    """Numbers of nodes by state; ``down`` includes draining nodes and those reserved for maintenance."""
 
     allocated: int = 0
     idle: int = 0
@@ -58,7 +58,11 @@ class NodeCounts(Frozen, extra="ignore"):
 
 
 class SwitchLoad(Frozen, extra="ignore"):
-    """Nodes on a leaf switch of the job: its own, those of ``jobs`` other jobs, idle and down ones."""
+    """Numbers of nodes on a leaf switch that the job uses.
+
+    ``own`` are allocated to the job, ``others`` to other jobs; ``jobs`` is the number of these jobs, null if
+    unknown.
+    """
 
     name: str
     own: int = 0
@@ -87,14 +91,14 @@ class ClusterState(Frozen, extra="ignore"):
 
 
 class OwnJob(Frozen):
-    """The job whose neighbors are counted: its ID and its nodes; both may be unknown."""
+    """The job for which other jobs on its switches are counted: its ID and its nodes; both may be unknown."""
 
     job_id: str = ""
     nodes: tuple[str, ...] = ()
 
 
 class SlurmAnswers(Frozen):
-    """Output of ``sinfo`` and ``squeue``, and its time."""
+    """Output of ``sinfo`` and ``squeue``, and the UTC time at which they ran."""
 
     sinfo: str
     squeue: str
@@ -113,7 +117,7 @@ def ask_slurm(environment: Mapping[str, str], time_ns: int) -> SlurmAnswers:
 
 
 def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    # Without variables that change their output, or that make them look like a rank of the job.
+    # Omit variables that change the commands' output, or with which they would count as a rank of the job.
     clean = {name: environment[name] for name in _VARIABLES if name in environment}
     try:
         found = run_sync(run_command(argv, environment=clean, limit=_COMMAND_S, max_bytes=_COMMAND_BYTES))
@@ -133,11 +137,11 @@ def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
 
 
 def cluster_state(answers: SlurmAnswers, own: OwnJob, fabric: Fabric) -> ClusterState:
-    """Return the state that the output of both commands describes; lines of other kinds are skipped."""
+    """Return the state that the output of both commands describes; skip lines in other formats."""
     states, partitions = _parse_sinfo(answers.sinfo)
     jobs = list(_parse_squeue(answers.squeue))
     mine = next((each for each in jobs if own.job_id and each["id"] == own.job_id), None)
-    # The run knows a node from its first samples on, Slurm from the beginning.
+    # The run lists a node only once it has samples, Slurm from the start of the job.
     nodes = frozenset((*own.nodes, *(mine["nodes"] if mine else ())))
     partition = mine["partition"] if mine else _partition_of(nodes, partitions)
     inside = [each for each in jobs if not partition or each["partition"] == partition]
@@ -230,7 +234,7 @@ def read_prometheus(url: str, time_ns: int, queries: Mapping[str, str] = PROMETH
     Raises
     ------
     SourceError
-        It does not answer, or knows no number of nodes.
+        The server does not respond, or has no metric with numbers of nodes.
     """
     base = checked_url("prometheus", url)
     values: dict[str, int | None] = {name: _instant(base, query) for name, query in queries.items()}
@@ -265,12 +269,12 @@ def _instant(base: str, query: str) -> int | None:
 
 
 def append_state(run: Path, state: ClusterState) -> None:
-    """Add a state to the run folder, unless its file is full."""
+    """Append a state to the run folder's file; do nothing once that has its maximum size."""
     append_text(run / CLUSTER_FILE, state.model_dump_json() + "\n", _MOST_FILE_BYTES)
 
 
 def read_states(run: Path) -> list[ClusterState]:
-    """Return the recorded states of a run in the order of time; lines that can't be read are skipped."""
+    """Return the recorded states of a run, sorted by time; skip damaged lines."""
     try:
         lines = read_regular(run / CLUSTER_FILE, 2 * _MOST_FILE_BYTES).splitlines()
     except OSError:
@@ -285,7 +289,7 @@ def read_states(run: Path) -> list[ClusterState]:
 
 
 def run_fabric(run: Path) -> Fabric:
-    """Return the cluster's switches as the run folder has them; none if it has none."""
+    """Return the cluster's switches that are stored in the run folder; an empty fabric if there are none."""
     try:
         content = read_regular(run / FOLDER / SLURM_FILE, MOST_SLURM_BYTES)
         return parse_fabric(content.decode(errors="replace"))
@@ -301,14 +305,14 @@ def _job_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class ClusterRecorder:
-    """Recorder of the cluster's state on a job's first node, polled: it adds a state every five minutes.
+    """Recorder of the cluster's state on a job's first node: when polled, it adds a state every five minutes.
 
     Parameters
     ----------
     read
-        Returns the state now.
+        Function that returns the current state.
     clock
-        Returns seconds that never go back.
+        Monotonic clock in seconds.
     """
 
     def __init__(
@@ -330,7 +334,7 @@ class ClusterRecorder:
     def poll(self) -> None:
         """Read the state in a thread if it is time."""
         now = self._clock()
-        # The switches are stored at the same time; they show which jobs are neighbors.
+        # Wait until the switches are stored: they show which jobs share switches with this one.
         if now - self._start_s < _TOPOLOGY_S and not (self._run / FOLDER / SLURM_FILE).exists():
             return
         if now >= self._next_s and (self._thread is None or not self._thread.is_alive()):
@@ -339,7 +343,7 @@ class ClusterRecorder:
             self._thread.start()
 
     def close(self) -> None:
-        """Record nothing more."""
+        """Stop recording."""
         self._next_s = float("inf")
 
     def _record(self) -> None:

@@ -36,7 +36,7 @@ class Fabric:
     parent_of
         Switch to the one above it.
     sizes
-        Number of the cluster's nodes on each leaf.
+        Number of nodes of the cluster on each leaf.
     """
 
     kind: str = ""
@@ -57,7 +57,7 @@ class Fabric:
 def parse_fabric(text: str) -> Fabric:
     """Return the switches or blocks in the output of ``scontrol show topology``.
 
-    A node that is on several leaves is counted on the first. Lines of other kinds are skipped.
+    A node that is listed on several leaves counts only for the first. Lines in other formats are skipped.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def parse_fabric(text: str) -> Fabric:
         kind = "block" if is_block else "tree"
         for child in _names(words.get("Switches", "")):
             parent_of.setdefault(child, name)
-        # Switches above the leaves repeat all nodes below them.
+        # Lines of switches above the leaves list the nodes of the leaves again.
         if not is_block and words.get("Level", "0") != "0":
             continue
         nodes = _names(words.get("Nodes", ""))
@@ -92,7 +92,7 @@ def parse_fabric(text: str) -> Fabric:
 
 
 def cabinet_path(name: str) -> tuple[str, ...]:
-    """Return cabinet and chassis of an HPE Cray name, ``x1100c0s6b1n0``; empty for other names."""
+    """Return cabinet and chassis from an HPE Cray name such as ``x1100c0s6b1n0``; empty for other names."""
     found = _XNAME.fullmatch(name)
     return (found[2], found[1]) if found else ()
 
@@ -104,14 +104,14 @@ def _names(text: str) -> tuple[str, ...]:
 _MOST_FILES = 16_384
 _MOST_BYTES = 1 << 20
 _MOST_PROBLEMS = 8
-#: Source of the switches, as people read it.
+#: Displayed name of each source of switches.
 SOURCES: Mapping[str, str] = {
     "tree": "Slurm's switches",
     "block": "Slurm's blocks",
     "cabinet": "cabinets and chassis, from HPE Cray's names of the nodes",
     "": "unknown, since neither Slurm nor the names of nodes contain them",
 }
-#: What a leaf is, by source.
+#: Displayed name of a leaf, by source.
 LEAVES: Mapping[str, str] = {"tree": "leaf switch", "block": "block", "cabinet": "chassis", "": "leaf switch"}
 
 
@@ -147,7 +147,7 @@ class Topology:
         return next((gpu for gpu in self._gpus(node) if gpu.uuid == uuid), None)
 
     def nic(self, node: str, gpus: Iterable[str], numa: int | None = None) -> str:
-        """Return ``NIC@NODE`` for a process: nearest to its GPUs, else of its NUMA node; empty where unclear.
+        """Return ``NIC@NODE``: the NIC nearest to a process's GPUs, else on its NUMA node; may be empty.
 
         Parameters
         ----------
@@ -170,12 +170,12 @@ class Topology:
 
 
 def read_topology(run: Path, nodes: Iterable[str] = ()) -> Topology:
-    """Return the topology in a run folder; never fails for what its files hold.
+    """Return the topology in a run folder; damaged files become problems and raise no error.
 
     Parameters
     ----------
     nodes
-        Further nodes of the run, which may have stored nothing.
+        Nodes of the run, including those that may not have stored their topology.
     """
     folder = run / FOLDER
     try:
@@ -190,10 +190,10 @@ def read_topology(run: Path, nodes: Iterable[str] = ()) -> Topology:
 def merge(
     found: Iterable[NodeTopology], fabric: Fabric, nodes: Iterable[str] = (), problems: Iterable[str] = ()
 ) -> Topology:
-    """Return one model of nodes and the cluster's switches.
+    """Return nodes and the cluster's switches as one model.
 
-    Slurm's list of switches counts most, since it has those of all nodes; then what Slurm told each node;
-    then cabinets and chassis in HPE Cray's names.
+    Switches come from the first of these sources that has them: the output of ``scontrol``, which has those
+    of all nodes; Slurm's variables on each node; cabinets and chassis in HPE Cray node names.
     """
     by_name = {each.node: each for each in found}
     names = dict.fromkeys((*by_name, *nodes))
@@ -209,7 +209,8 @@ def merge(
     return Topology(by_name, paths, "cabinet" if paths else "", {}, tuple(problems))
 
 
-# A page asks every few seconds; replacing a file changes the directory's time.
+# Cached because a page asks every few seconds; the key includes the directory's modification time, which
+# changes when a file is replaced.
 @lru_cache(maxsize=8)
 def _stored(folder: Path, changed_ns: int) -> tuple[tuple[NodeTopology, ...], Fabric, tuple[str, ...]]:  # noqa: ARG001
     problems: list[str] = []
@@ -249,7 +250,7 @@ def _adapter() -> "TypeAdapter[NodeTopology]":
 
 @dataclass(frozen=True)
 class Crossing:
-    """Neighbouring ranks on an axis: pairs, and those of them on different leaf switches."""
+    """Number of pairs of neighbouring ranks on an axis, and number of those on different leaf switches."""
 
     pairs: int
     crossing: int
@@ -271,9 +272,9 @@ class Fragmentation:
     leaves
         Number of nodes of the job on each leaf that it uses.
     fewest
-        Number of leaves that so many nodes need at least; None where sizes of leaves are unknown.
+        Smallest number of leaves on which these nodes fit; None if the sizes of leaves are unknown.
     crossings
-        Of each axis that the job has, in the order of :data:`AXES`.
+        Crossing by axis, for the axes of :data:`AXES` that the job has.
     """
 
     nodes: int
@@ -309,7 +310,7 @@ def fragmentation(
     coordinates: Mapping[int, Mapping[str, int]],
     node_of: Mapping[int, str],
 ) -> Fragmentation:
-    """Return how scattered a job is.
+    """Return how a job is scattered over leaf switches.
 
     Parameters
     ----------
@@ -336,7 +337,7 @@ def fragmentation(
 
 
 def fewest_leaves(nodes: int, sizes: Iterable[int]) -> int | None:
-    """Return how many leaves that many nodes need at least; None where all leaves have fewer nodes."""
+    """Return the smallest number of leaves that hold so many nodes; None if all leaves together can't."""
     left = nodes
     for count, size in enumerate(sorted(sizes, reverse=True), start=1):
         left -= size
@@ -348,8 +349,8 @@ def fewest_leaves(nodes: int, sizes: Iterable[int]) -> int | None:
 def neighbours(coordinates: Mapping[int, Mapping[str, int]], axis: str) -> Iterator[tuple[int, int]]:
     """Yield pairs of ranks that are next to each other on an axis and equal on all others.
 
-    Pipeline stages are a chain; other axes are rings, as collectives use them, so that of more than two ranks
-    the last is next to the first.
+    Pipeline stages form a chain; other axes form rings, as collectives use them: the last of more than two
+    ranks is next to the first.
     """
     lines: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
     for rank, own in coordinates.items():

@@ -19,7 +19,8 @@ from .hardware import GpuTopologyReader, KfdTopology, NvmlTopology, nics_of, num
 log = logging.getLogger(__name__)
 _SCONTROL = ("scontrol", "show", "topology")
 _SCONTROL_S = 10.0
-#: The first name of a list of nodes, and its brackets: ``nid[001-004,7],login`` begins with nid001.
+#: Patterns for the first entry of Slurm's list of nodes, and for the first number in its brackets: the first
+#: node of ``nid[001-004,7],login`` is nid001.
 _FIRST_OF_LIST, _BRACKETS = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+"), re.compile(r"\[(\w+)[^\]]*\]")
 
 
@@ -32,14 +33,14 @@ def collect_node(
     xname_file: Path = Path("/etc/cray/xname"),
     readers: Sequence[GpuTopologyReader] | None = None,
 ) -> NodeTopology:
-    """Return this node's topology; what can't be read is left out.
+    """Return this node's topology, without parts that can't be read.
 
     Parameters
     ----------
     environment
         Slurm's variables of a task of this node.
     time_ns
-        UTC now.
+        Current time (UTC).
     readers
         Readers of GPUs; None for NVIDIA's and AMD's.
     """
@@ -73,16 +74,16 @@ def store_node(run: Path, topology: NodeTopology) -> Path:
 
 
 def is_first_node(environment: Mapping[str, str], node: str) -> bool:
-    """Return whether a node is the first one of its Slurm job, which alone queries the controller.
+    """Return whether a node is the first one of its Slurm job: only that one queries Slurm's controller.
 
-    SLURM_NODEID does not say so: it counts the nodes of a step, and each recorder's step has one node.
+    SLURM_NODEID can't be used: it counts the nodes of a step, and each recorder's step has one node.
     """
     first = _FIRST_OF_LIST.match(environment.get("SLURM_JOB_NODELIST", ""))
     return bool(node) and first is not None and _BRACKETS.sub(r"\1", first[0]) == node
 
 
 def slurm_topology(environment: Mapping[str, str], command: Sequence[str] = _SCONTROL) -> str:
-    """Return what ``scontrol show topology`` prints; empty where Slurm has none or does not answer."""
+    """Return the output of ``scontrol show topology``; empty if Slurm has no topology or does not respond."""
     try:
         done = subprocess.run(
             command,
@@ -101,12 +102,12 @@ def slurm_topology(environment: Mapping[str, str], command: Sequence[str] = _SCO
 
 
 def record_topology(run: Path, node: str, environment: Mapping[str, str], time_ns: int) -> None:
-    """Store this node's topology, and on the first node of a job Slurm's; log what fails."""
+    """Store this node's topology, and on the first node of a job also Slurm's; log errors."""
     try:
         store_node(run, collect_node(node, environment, time_ns))
         if is_first_node(environment, node) and (text := slurm_topology(environment)):
             _write(run / FOLDER, SLURM_FILE, text)
-    except Exception as error:  # noqa: BLE001 - the recording is worth more than its map
+    except Exception as error:  # noqa: BLE001 - the recording continues without the topology
         log.warning("The topology of %s can't be stored: %s", node, error)
 
 

@@ -66,7 +66,7 @@ def pci_device(system: Path, bus: str) -> tuple[int | None, tuple[str, ...]]:
 
 
 def nics_of(system: Path) -> tuple[Nic, ...]:
-    """Return the physical NICs: Slingshot, InfiniBand, RoCE, and Ethernet interfaces of no such NIC."""
+    """Return the physical NICs: Slingshot, InfiniBand, RoCE, and Ethernet interfaces of other NICs."""
     found: dict[str, Nic] = {}
     for folder in _devices(system / "class/cxi"):
         found[folder.name] = _nic(folder, "slingshot")
@@ -76,7 +76,7 @@ def nics_of(system: Path) -> tuple[Nic, ...]:
     taken = {nic.bus for nic in found.values() if nic.bus}
     for folder in _devices(system / "class/net"):
         nic = _nic(folder, "ethernet")
-        # Bridges and loopback have no device. A fast NIC's own interface counts once, as the NIC.
+        # Bridges and loopback have no device. A fast NIC's Ethernet interface is already listed as the NIC.
         if nic.bus and nic.bus not in taken:
             found.setdefault(nic.name, nic)
     return tuple(found.values())
@@ -104,14 +104,14 @@ class GpuPart:
 
 
 class GpuTopologyReader(Protocol):
-    """Reader of the GPUs of one maker on this node; tests replace it."""
+    """Reader of the GPUs of one vendor on this node; tests replace it."""
 
     def read(self) -> GpuPart:
-        """Return the GPUs; nothing where the node has none of this maker."""
+        """Return the GPUs and their links; empty if the node has no GPU of this vendor."""
         ...
 
 
-#: Node masks of this many words hold 1024 NUMA nodes.
+#: Number of 64-bit words in a mask of NUMA nodes: enough for 1024 nodes.
 _MASK_WORDS = 16
 
 log = logging.getLogger(__name__)
@@ -132,14 +132,14 @@ class _Device:
 
 
 class KfdTopology:
-    """Reader of the GPUs that the kernel driver lists; other users' cgroups hide the properties of theirs.
+    """Reader of the GPUs that AMD's kernel driver (KFD) lists and that the job's cgroup permits.
 
     Parameters
     ----------
     system
         Mount point of sysfs.
     library
-        AMD SMI's Python module, or one of the same functions; None imports it.
+        AMD SMI's Python module, or a substitute with the same functions; None imports it.
     """
 
     def __init__(self, system: Path, library: Any = None) -> None:
@@ -147,7 +147,7 @@ class KfdTopology:
         self._smi = library
 
     def read(self) -> GpuPart:
-        """Return the GPUs and their links; without an AMD driver, nothing."""
+        """Return the GPUs and their links; empty without AMD's driver."""
         devices = self._devices()
         if not devices:
             return GpuPart()
@@ -183,7 +183,7 @@ class KfdTopology:
         return found
 
     def _uuids(self) -> dict[str, str]:
-        """Return the UUIDs that AMD SMI gives, by PCI address; samples use the same."""
+        """Return AMD SMI's UUIDs by PCI address; samples use the same UUIDs."""
         if self._smi is None:
             try:
                 import amdsmi  # noqa: PLC0415
@@ -215,7 +215,7 @@ def _links(device: _Device, gpus: Mapping[int, Gpu]) -> list[Link]:
     for folder in sorted(device.folder.glob("io_links/[0-9]*"))[:_MOST_NODES]:
         values = _properties(folder / "properties")
         other = gpus.get(values.get("node_to", -1))
-        # Pairs over another GPU are listed too, with the weight of several hops.
+        # Indirect connections over another GPU are listed too, with the weight of several hops: skip them.
         direct = values.get("type") == _XGMI and values.get("weight", 0) <= _HOP_WEIGHT
         if direct and other is not None and values.get("node_to", -1) > device.number:
             found.append(Link(gpus[device.number].uuid, other.uuid, "xgmi", None))
@@ -244,7 +244,7 @@ class NvmlTopology:
     system
         Mount point of sysfs.
     library
-        The module `pynvml`, or one of the same functions; None imports it.
+        The module `pynvml`, or a substitute with the same functions; None imports it.
     """
 
     def __init__(self, system: Path, library: Any = None) -> None:
@@ -252,7 +252,7 @@ class NvmlTopology:
         self._nvml = library
 
     def read(self) -> GpuPart:
-        """Return the GPUs and their links; without NVML or its driver, nothing."""
+        """Return the GPUs and their links; empty without NVML or its driver."""
         if self._nvml is None:
             try:
                 import pynvml  # noqa: PLC0415
@@ -285,7 +285,7 @@ class NvmlTopology:
         links: dict[tuple[str, str], Link] = {}
         for gpu, handle in gpus:
             for link in (*self._nvlinks(gpu, handle, by_bus), *self._c2c(gpu, handle)):
-                # Both ends of a link name it.
+                # A link is listed at both ends: keep it once.
                 links.setdefault((min(link.first, link.second), max(link.first, link.second)), link)
         return GpuPart(tuple(gpu for gpu, _ in gpus), tuple(links.values()))
 
@@ -304,7 +304,7 @@ class NvmlTopology:
         )
 
     def _numa(self, handle: Any) -> int | None:
-        # nvmlDeviceGetNumaNodeId is the GPU's own memory, not the host's.
+        # nvmlDeviceGetNumaNodeId returns the NUMA node of the GPU's own memory, not of the host's.
         words = self._try("nvmlDeviceGetMemoryAffinity", handle, _MASK_WORDS, 0)
         nodes = [
             64 * place + bit for place, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
