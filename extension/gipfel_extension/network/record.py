@@ -1,6 +1,7 @@
-"""A run's record of its connections: ``network/<node>.jsonl``, and ``gate/`` with what gates were asked for.
+"""A run's record of its connections: ``network/<node>.jsonl``, and the logs of its gates in ``gate/``.
 
-Recorders write the first, gates write the second; both are read here.
+Recorders write the former, gates the latter; this module reads both. A gate is the proxy through which a
+job's programs reach other networks, see `gipfel_cluster.egress`.
 """
 
 import json
@@ -25,7 +26,7 @@ _DIRECTIONS = ("out", "in", "listen")
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """Totals of one program at one peer and port, on one node.
+    """Totals of the connections between one program on one node and one peer and port.
 
     Parameters
     ----------
@@ -34,9 +35,9 @@ class NetworkRow:
     port
         The peer's port for ``out``, else the job's own.
     sent, received
-        Bytes; None where the connections' namespace does not count them.
+        Bytes; None if they are not counted, as in other network namespaces.
     inside
-        True where the address is the cluster's.
+        True if the address is in the cluster.
     """
 
     node: str
@@ -66,7 +67,7 @@ class NetworkRow:
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """Rows of all nodes, the largest number of bytes first, and the notes about what is missing."""
+    """Rows of all nodes, those with most bytes first, and notes about what is missing."""
 
     rows: tuple[NetworkRow, ...]
     notes: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ class NetworkRecord:
 
 
 class NetworkFile:
-    """Writer of one node's file: a line per changed flow, with the totals until then.
+    """Writer of one node's file: a line per changed flow with its totals until then.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ class NetworkFile:
 
 
 def read_network(run: Path) -> NetworkRecord | None:
-    """Return the connections that a run's recorders saw; None where they recorded none."""
+    """Return the connections that a run's recorders saw; None if there is no record."""
     newest: dict[tuple[object, ...], NetworkRow] = {}
     notes = []
     damaged = 0
@@ -196,16 +197,20 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class GateRow:
-    """Totals of one destination at one node's gates.
+    """Totals of the requests for one destination at one node's gates.
 
     Parameters
     ----------
     name
-        Name or address that a program asked for; ranks where ``protocol`` is ``outside``.
+        Name or address that a program requested; names of ranks if ``protocol`` is ``outside``.
+    protocol
+        Protocol of the connection, ``dns`` for a lookup, or ``outside`` for ranks outside of the gate.
     reason
-        Why it was refused, or why ranks run outside of the gate.
+        Why the destination was refused, or why ranks run outside of the gate.
     address
-        The address that was connected to; empty where none was.
+        Address to which the gate connected; empty if it did not.
+    sent, received
+        Bytes.
     """
 
     node: str
@@ -223,13 +228,13 @@ class GateRow:
 
     @property
     def place(self) -> str:
-        """Return name and port, as people write them."""
+        """Return the destination as ``name:port``; the name alone for lookups and ranks."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return name if self.protocol in {"dns", OUTSIDE} else f"{name}:{self.port}"
 
     @property
     def message(self) -> str:
-        """Return the sentence of the event when this first happens."""
+        """Return the message of the event that reports this row's first occurrence."""
         if self.protocol == OUTSIDE:
             return f"Outside of the gate: {self.name} on {self.node}. {self.reason}"
         if self.protocol == "dns":
@@ -240,7 +245,7 @@ class GateRow:
 
     @property
     def kind(self) -> str:
-        """Return the kind of that event."""
+        """Return the kind of this event, a key of ``events.KINDS``."""
         if self.protocol == OUTSIDE:
             return "network_ungated"
         return "network_allowed" if self.allowed else "network_refused"
@@ -248,7 +253,11 @@ class GateRow:
 
 @dataclass(frozen=True)
 class GateRecord:
-    """Rows of all gates of a run, refused ones first; ``closed`` says who ended their network."""
+    """Rows of all gates of a run, refused destinations first.
+
+    ``closed`` says who cut the network, empty if nobody did; ``damaged`` is the number of invalid lines;
+    ``used`` is True if the run had a gate.
+    """
 
     rows: tuple[GateRow, ...] = ()
     closed: str = ""
@@ -257,7 +266,7 @@ class GateRecord:
 
 
 class GateTail:
-    """Reader of what the gates of one node have written since the last call.
+    """Incremental reader of the logs of one node's gates.
 
     Parameters
     ----------
@@ -270,11 +279,11 @@ class GateTail:
         self._offsets: dict[str, int] = {}
         self._seen: set[tuple[object, ...]] = set()
         self._was_closed = False
-        #: Names of addresses that a gate connected to, by address and port.
+        #: Requested name of each address to which a gate connected, by address and port.
         self.names: dict[tuple[str, int], str] = {}
 
     def read(self) -> list[GateRow]:
-        """Return destinations that were not in the log before, each once."""
+        """Return a row for each destination that was not in the logs at earlier calls."""
         found = []
         for path in sorted(self._folder.glob(f"{escape(self._node)}-*.jsonl"))[:_MAX_FILES]:
             for row in filter(None, self._lines(path)):
@@ -289,7 +298,7 @@ class GateTail:
         return found
 
     def read_closed(self) -> str:
-        """Return who ended the network, once."""
+        """Return who cut the network, at the first call after that; otherwise an empty text."""
         closed = "" if self._was_closed else read_closed(self._folder)
         self._was_closed = self._was_closed or bool(closed)
         return closed
@@ -310,7 +319,7 @@ class GateTail:
 
 
 def read_gate(run: Path) -> GateRecord:
-    """Return what the gates of a run allowed and refused; without rows where none was used."""
+    """Return what the gates of a run allowed and refused; without rows if the run had no gate."""
     folder = run / GATE_DIRECTORY
     newest: dict[tuple[object, ...], GateRow] = {}
     damaged, used = 0, False
@@ -334,7 +343,7 @@ def read_gate(run: Path) -> GateRecord:
 
 
 def _summed(newest: Mapping[tuple[object, ...], GateRow]) -> list[GateRow]:
-    """Add up the rows of the gates of each node: each start of ranks has one."""
+    """Add up the rows of the gates of each node: each start of ranks has its own gate."""
     found: dict[tuple[object, ...], GateRow] = {}
     for row in newest.values():
         key = (row.node, row.name, row.port, row.protocol, row.allowed)
@@ -356,7 +365,7 @@ def _added(one: Mapping[str, Any], other: GateRow) -> dict[str, Any]:
 
 
 def _gate_row(line: bytes) -> GateRow | None:
-    """Return the row of a line; None for one that is not valid."""
+    """Return the row in a line; None for an invalid line."""
     try:
         content = json.loads(line)
         texts = {key: content[key] for key in ("node", "name", "protocol", "reason", "address")}

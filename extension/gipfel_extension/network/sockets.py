@@ -1,9 +1,9 @@
 """TCP and UDP sockets of network namespaces, from the kernel's socket diagnostics, without privileges.
 
 A dump by netlink (sock_diag(7), ``struct inet_diag_msg`` of linux/inet_diag.h) costs some milliseconds of
-CPU time for a thousand sockets and counts the bytes of each TCP connection (``tcpi_bytes_acked`` and
-``tcpi_bytes_received`` of ``struct tcp_info``). A dump is of this process's namespace alone; sockets of
-another one are read from ``/proc/PID/net``, which counts nothing.
+CPU time for a thousand sockets and has the byte counts of each TCP connection (``tcpi_bytes_acked`` and
+``tcpi_bytes_received`` of ``struct tcp_info``). A dump contains only sockets of this process's namespace;
+those of other namespaces are read from ``/proc/PID/net``, which has no byte counts.
 """
 
 import os
@@ -31,7 +31,7 @@ _MESSAGE_BYTES = 72
 #: Offset of ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in ``struct tcp_info`` since Linux 4.1.
 _INFO_BYTES_OFFSET = 120
 _LISTEN, _CONNECTED = 10, 1
-#: States of TCP in which a peer is known: established, and all but closed, listening and unanswered.
+#: TCP states of connections with a peer: all except closed, listening, and those without an answer yet.
 _STATES = frozenset((1, 2, 4, 5, 6, 8, 9, 11))
 _MOST_SOCKETS = 20_000
 _PROC_BYTES = 4 << 20
@@ -48,13 +48,13 @@ class Socket:
     protocol
         ``tcp`` or ``udp``.
     remote, remote_port
-        The peer; port 0 where there is none.
+        Address and port of the peer; port 0 without a peer.
     inode
-        Number by which ``/proc/PID/fd`` names it; 0 after it was closed by its process.
+        Inode by which ``/proc/PID/fd`` lists the socket; 0 after its process closed it.
     cookie
-        Number that no other socket has until the next boot; 0 where it isn't known.
+        Number that is unique among all sockets until the next boot; 0 if unknown.
     sent, received
-        Bytes that the peer acknowledged, and bytes that it sent; None where they aren't counted.
+        Bytes that the peer acknowledged, and bytes received from it; None if they aren't counted.
     """
 
     protocol: str
@@ -82,7 +82,7 @@ class SocketTable:
         Raises
         ------
         OSError
-            The kernel refuses socket diagnostics, or has none.
+            The kernel refuses socket diagnostics, or does not support them.
         """
         if self._netlink is None:
             self._netlink = socket.socket(
@@ -95,7 +95,7 @@ class SocketTable:
                 for protocol in (socket.IPPROTO_TCP, socket.IPPROTO_UDP):
                     found += self._dump(self._netlink, family, protocol)
         except OSError:
-            # What is left of an interrupted dump must not be taken for the answer to the next.
+            # The rest of an interrupted dump must not be taken for the answer to the next request.
             self.close()
             raise
         return found[:_MOST_SOCKETS]
@@ -129,8 +129,8 @@ class SocketTable:
 class ClosedSockets:
     """Listener for the final byte counts of TCP connections that end, in this process's namespace.
 
-    A connection that ends between two dumps is counted whole this way. The kernel reports it without user
-    and inode; its cookie is that of the last dump.
+    With them, all bytes of a connection that ends between two dumps are counted. The kernel's report has no
+    user and inode; the cookie identifies the socket in the previous dump.
     """
 
     def __init__(self) -> None:
@@ -146,11 +146,11 @@ class ClosedSockets:
             self._netlink = netlink
 
     def read(self) -> list[Socket]:
-        """Return the TCP connections that ended since the last call; none where the kernel does not say."""
+        """Return the TCP connections that ended since the last call; empty if the kernel reports none."""
         found: list[Socket] = []
         if self._netlink is None:
             return found
-        # The kernel drops what does not fit into the buffer and says so by ENOBUFS, once.
+        # The kernel drops reports that don't fit into the buffer, and then returns ENOBUFS once.
         with suppress(BlockingIOError, OSError):
             while len(found) < _MOST_SOCKETS:
                 for kind, content in _messages(self._netlink.recv(_RECEIVE_BYTES)):
@@ -264,7 +264,7 @@ def _checked(
     sent: int | None = None,
     received: int | None = None,
 ) -> Socket | None:
-    """Return a socket that listens or has a peer; None for others."""
+    """Return the socket if it listens or has a peer; else None."""
     listening = protocol == "tcp" and state == _LISTEN
     connected = remote[1] != 0 and (state in _STATES if protocol == "tcp" else state == _CONNECTED)
     if not listening and not connected:
@@ -280,6 +280,6 @@ def _proc_address(text: str) -> tuple[Address, int]:
 
 
 def _plain(address: Address) -> Address:
-    """Return the IPv4 address of one that is mapped into IPv6."""
+    """Return an address, or the IPv4 address that is mapped into it."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

@@ -1,4 +1,4 @@
-"""Destinations, bytes and listening ports of a job on one node, and the events that they cause. Pure."""
+"""Destinations, bytes and listening ports of a job on one node, and the events that they cause."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -10,21 +10,21 @@ from .sockets import Address, Socket
 
 _MINUTE_NS = 60 * 10**9
 _MOST_FLOWS = 2000
-#: Events about single destinations or ports; further ones are counted by the rate alone.
+#: Maximum number of events about single destinations or ports; further ones only count for the rate.
 _MOST_EVENTS = 50
 _DNS_PORT = 53
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process of the job that has a socket.
+    """A process of the job that owns a socket.
 
     Parameters
     ----------
     program
-        Its name, as ``ps`` prints it.
+        Name of the process, as ``ps`` prints it.
     rank
-        Its rank; None for a process that is not a rank.
+        Rank of the process; None if it is not a rank.
     """
 
     program: str
@@ -33,16 +33,16 @@ class Owner:
 
 @dataclass(frozen=True)
 class Limits:
-    """Values of a site above which a job's traffic is an event.
+    """A site's limits above which a job's traffic causes an event.
 
     Parameters
     ----------
     new_destinations
-        New destinations outside of the cluster within a minute.
+        Maximum number of new destinations outside of the cluster within a minute.
     sent_bytes
-        Bytes that one node of the job sends to destinations outside.
+        Maximum bytes that one node of the job sends to destinations outside of the cluster.
     inside
-        Address ranges of the cluster; connections to them are recorded and are not events.
+        Address ranges of the cluster; connections to them are recorded but cause no events.
     """
 
     new_destinations: int = 30
@@ -65,13 +65,13 @@ class Limits:
         return cls(new, sent, inside_ranges(environment))
 
     def is_inside(self, address: Address) -> bool:
-        """Return whether an address is the cluster's."""
+        """Return whether an address is in the cluster."""
         return any(address.version == each.version and address in each for each in self.inside)
 
 
 @dataclass(frozen=True)
 class FlowKey:
-    """Identity of the connections of one program with one peer and port.
+    """Key of a flow: all connections between one program and one peer and port.
 
     Parameters
     ----------
@@ -91,7 +91,11 @@ class FlowKey:
 
 @dataclass
 class Flow:
-    """Totals of a flow since the recording began; bytes are those of connections that are counted."""
+    """Totals of a flow since the recording began.
+
+    ``sent`` and ``received`` are bytes of the connections with byte counts; ``counted`` is False without any.
+    ``inside`` is True if the peer is in the cluster.
+    """
 
     first_ns: int
     last_ns: int
@@ -106,12 +110,12 @@ Finding = tuple[str, str]
 
 
 class TrafficWatch:
-    """Watch of the sockets of a job's processes on one node.
+    """Converter of successive lists of a node's sockets into flows and events of the job.
 
     Parameters
     ----------
     owner
-        Function that returns the process of the job that has a socket; None for sockets of others.
+        Function that returns the process of the job that owns a socket; None for other sockets.
     """
 
     def __init__(self, limits: Limits, owner: Callable[[Socket], Owner | None]) -> None:
@@ -123,17 +127,17 @@ class TrafficWatch:
         self._rate_ns: int | None = None
         self._volume_reported = False
         self.dropped = 0
-        #: Names of destinations that a gate has already reported, by address and port.
+        #: Names of destinations at gates, by address and port: their event is that of the gate, not one here.
         self.names: Mapping[tuple[str, int], str] = {}
 
     def update(
         self, sockets: Iterable[Socket], ended: Iterable[Socket], now_ns: int
     ) -> tuple[set[FlowKey], list[Finding]]:
-        """Take a dump and the connections that ended since the last one.
+        """Update flows from a list of all sockets and from the connections that ended since the last one.
 
         Returns
         -------
-        The flows that changed, and events as kind and sentence.
+        Keys of the flows that changed, and events as kind and message.
         """
         present = list(sockets)
         ports = {each.local_port for each in present if each.listening}
@@ -158,13 +162,13 @@ class TrafficWatch:
         return changed, findings
 
     def count_refused(self, count: int, now_ns: int) -> None:
-        """Count destinations that a gate refused as new ones."""
+        """Count refused destinations as new destinations for the rate limit."""
         self._new.extend([now_ns] * count)
 
     def _first(
         self, each: Socket, ports: set[int], now_ns: int, changed: set[FlowKey], findings: list[Finding]
     ) -> tuple[FlowKey, int, int] | None:
-        """Return the flow of a socket that was not in the last dump; None for one that is not recorded."""
+        """Return the flow of a new socket, with 0 bytes sent and received; None if it is not recorded."""
         if each.remote.is_loopback or (each.listening and each.local.is_loopback):
             return None
         owner = self._owner(each)
