@@ -1,1 +1,1 @@
-"""Runs in the forms of other systems: MLflow runs over HTTP, and RO-Crates."""
+"""Export of runs to other systems: to an MLflow server over HTTP, and as RO-Crates."""

@@ -1,8 +1,8 @@
 """Client of MLflow's REST API: only the requests that tracking a run needs, within the server's limits.
 
 Limits and paths are those of MLflow 2 and 3 (``mlflow/protos/service.proto``,
-``mlflow/utils/validation.py``): 1 000 metrics and 100 parameters in a request, values of 6 000 characters for
-parameters and of 8 000 for tags.
+``mlflow/utils/validation.py``): 1 000 metrics and 100 parameters per request, at most 6 000 characters in the
+value of a parameter and 8 000 in that of a tag.
 """
 
 import json
@@ -21,7 +21,7 @@ from gipfel_cluster.model import GipfelError, one_line
 MAX_METRICS, MAX_PARAMETERS, MAX_TAGS = 1000, 100, 100
 _MAX_PARAMETER, _MAX_TAG, _MAX_TAG_NAME = 6000, 8000, 250
 _MAX_ANSWER_BYTES = 16 << 20
-#: Status codes that may be different a moment later.
+#: HTTP status codes of temporary errors, after which a request is repeated.
 _PASSING = frozenset((429, 502, 503, 504))
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
@@ -43,7 +43,7 @@ class MlflowRun:
 
 
 class RequestRefusedError(Exception):
-    """The server refused a request; ``code`` is MLflow's name of the error, or the status code."""
+    """The server refused a request; ``code`` is MLflow's error code, or the HTTP status as text."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -54,17 +54,17 @@ class RequestRefusedError(Exception):
 class MlflowClient:
     """Connection to a tracking server.
 
-    Requests that fail because the server is busy or can't be reached are repeated four times. Redirects are
-    not followed, since they would take the token to another server.
+    Requests that fail because the server is busy or can't be reached are repeated up to four times. Redirects
+    are not followed, because they would send the token to another server.
 
     Parameters
     ----------
     uri
         ``http://`` or ``https://``, with a path if the server has one.
     token
-        Sent as ``Authorization: Bearer``; empty for none.
+        Token that is sent as ``Authorization: Bearer``; empty for none.
     sleep
-        Waits some seconds before a request is repeated.
+        Function that waits for a number of seconds before a request is repeated.
     """
 
     uri: str
@@ -80,7 +80,7 @@ class MlflowClient:
         Raises
         ------
         GipfelError
-            The address is not one of a server, or contains a password.
+            The address is not a valid server address, or contains a password.
         """
         try:
             parts = urlsplit(self.uri)
@@ -107,12 +107,12 @@ class MlflowClient:
         self._http.close()
 
     def experiment(self, name: str) -> str:
-        """Return the ID of an experiment, which is created if there is none of this name.
+        """Return the ID of the experiment with this name; create it if there is none.
 
         Raises
         ------
         GipfelError
-            It was deleted on the server, or can't be created.
+            The experiment was deleted on the server, or can't be created.
         """
         try:
             return self._create_experiment(name)
@@ -160,7 +160,7 @@ class MlflowClient:
         Raises
         ------
         GipfelError
-            A parameter has another value already: MLflow's parameters never change.
+            A parameter already has another value: MLflow never changes a parameter.
         """
         for some in _batches(_pairs(parameters, _MAX_PARAMETER), MAX_PARAMETERS):
             self._call("POST", "runs/log-batch", body={"run_id": run_id, "params": some})
@@ -302,7 +302,7 @@ def _pairs(values: Mapping[str, str], longest: int) -> list[dict[str, str]]:
 
 
 def _number(value: float) -> float | str:
-    """Return a value as MLflow's JSON has it, in which numbers that are not finite are texts."""
+    """Return a value for MLflow's JSON, in which NaN and infinities are strings."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

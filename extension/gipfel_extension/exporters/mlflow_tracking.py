@@ -1,8 +1,9 @@
 """Track a run in MLflow: once, resumed after an interruption, and repeated without duplicates.
 
-The run folder is the truth, so a server that is down costs nothing: ``tracking.json`` in the run folder
-says what is there already, and the next call continues. On the server the tag ``gipfel.key`` identifies a
-run. Its metrics are series with steps: those its programs logged, and the hardware's by MLflow's names.
+The run folder keeps everything, so nothing is lost while a server is down: ``tracking.json`` in the run
+folder says what the server already has, and the next call continues from there. On the server the tag
+``gipfel.key`` identifies a run. Its metrics are those that its programs logged, with their steps, and
+hardware metrics under MLflow's names.
 """
 
 import math
@@ -28,7 +29,7 @@ from ..telemetry.user_metrics import UserMetric, UserMetrics, read_metrics
 from .mlflow_client import MlflowClient, MlflowRun, Point
 from .run_document import RunDocument, describe, user_name
 
-#: Points of hardware metrics in an export. MLflow takes about 1 000 in a second.
+#: Maximum number of points of hardware metrics of a run. MLflow accepts about 1 000 points per second.
 MAX_HARDWARE_POINTS = 30_000
 _MIN_BUCKETS, _MAX_BUCKETS = 30, 4000
 _MAX_NAME = 250
@@ -53,7 +54,7 @@ class Series:
     values: NDArray[np.float64]
 
 
-#: The hardware's metrics: the name by which MLflow draws it, else DCGM's in lower case; ours; and the factor.
+#: Hardware metrics: MLflow's own name for it, else DCGM's name in lower case; Gipfel's name; the factor.
 _GPU = (
     ("utilization_percentage", "GPU_UTIL", _PERCENT),
     ("memory_usage_megabytes", "FB_USED", _MEGABYTE),
@@ -68,17 +69,17 @@ _HOST = (
     ("network_receive_megabytes", "NET_RX_BYTES", _MEGABYTE),
     ("network_transmit_megabytes", "NET_TX_BYTES", _MEGABYTE),
 )
-#: MLflow draws these as totals; the recorder has rates.
+#: MLflow shows totals of these metrics, while the recorder has rates.
 _TOTALS = ("network_receive_megabytes", "network_transmit_megabytes")
 
 
 def user_series(run: Path, launch: str | None = "") -> list[Series]:
-    """Return what programs logged: rank 0, or without a rank, under its own name, others as ``rank_3/loss``.
+    """Return the metrics that programs logged; those of ranks other than 0 are named like ``rank_3/loss``.
 
     Parameters
     ----------
     launch
-        Only what this launch's ranks logged; "" for everything outside of launches.
+        Launch whose ranks logged the metrics; "" for metrics that were logged outside of launches.
     """
     metrics = read_metrics(run)
     own = UserMetrics(tuple(each for each in metrics.series if each.launch == launch))
@@ -164,9 +165,10 @@ def _prefix(device: Device) -> str:
 
 STATE_FILE = "tracking.json"
 _MAX_STATE_BYTES = 1 << 20
-#: Values of other ranks may be written this much later than those of the first; the server drops duplicates.
+#: Values of slower ranks may be written this much later than those of the first. Points of this time are sent
+#: again, and the server drops duplicates.
 _OVERLAP_NS = 120 * 10**9
-#: MLflow's names of tags that its pages show, by the names of `RunDocument`.
+#: MLflow's names for tags that its pages show, by the names in `RunDocument`.
 _MLFLOW_TAGS: Mapping[str, str] = {
     "program": "mlflow.source.name",
     "commit": "mlflow.source.git.commit",
@@ -182,8 +184,9 @@ Progress = Callable[[int, int], None]
 class TrackedRun(Frozen):
     """Content of ``tracking.json``, and the result of `Tracker.track`.
 
-    ``until_ns`` is the time of the newest user metric on the server; ``complete`` says that the run had ended
-    when it was tracked, so that there is nothing to add.
+    ``until_ns`` is the UTC time of the newest user metric on the server. ``complete`` is True if the run had
+    ended when it was tracked, so that nothing is missing on the server. ``skipped`` lists files that were not
+    uploaded, with the reason.
     """
 
     uri: OneLine = Field(max_length=2000)
@@ -205,7 +208,7 @@ class TrackedRun(Frozen):
 
 
 def read_tracked(run: Path) -> TrackedRun | None:
-    """Return where a run was tracked; None if it never was, or if the file can't be read."""
+    """Return where a run was tracked; None if it never was, or if ``tracking.json`` can't be read."""
     try:
         return TrackedRun.model_validate_json(read_regular(run / STATE_FILE, _MAX_STATE_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -223,7 +226,7 @@ def pending_runs(uri: str, environment: Mapping[str, str]) -> Iterator[Run]:
 
 @dataclass(frozen=True)
 class _Target:
-    """A run on the server with its document, its user metrics, and hardware metrics to be sent as a whole."""
+    """A run on the server with its document, and with the user metrics and hardware metrics to send."""
 
     document: RunDocument
     run: MlflowRun
@@ -233,7 +236,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class Tracker:
-    """Makes runs, and their launches as child runs, runs of an MLflow server.
+    """Sender of runs to an MLflow server, with launches as child runs.
 
     Parameters
     ----------
@@ -242,9 +245,9 @@ class Tracker:
     files
         Upload record, score, vetting report and ends of logs as artifacts.
     make_report
-        Returns the page of ``gipfel report`` of a run folder, which is uploaded too.
+        Function that returns the page of ``gipfel report`` for a run folder, to upload it too.
     progress
-        Called while metrics are sent.
+        Function that is called while metrics are sent.
     """
 
     client: MlflowClient
@@ -256,7 +259,7 @@ class Tracker:
     def track(self, run: Run) -> TrackedRun:
         """Send what is missing on the server, and return where the run is.
 
-        A run that has not ended gets its parameters and user metrics, and the rest by a later call.
+        Of a run that has not ended, only parameters and user metrics are sent; a later call sends the rest.
 
         Raises
         ------
@@ -282,7 +285,7 @@ class Tracker:
         state = state.model_copy(update={"until_ns": max([state.until_ns, *newest]), "points": sent})
         _save(folder, state)
         uploaded, skipped = self._upload(targets, folder) if self.files and document.has_ended else (0, [])
-        # The parent last: once it has ended, nothing is missing below it.
+        # Finish the parent run last: once it has ended, its child runs are complete.
         for target in reversed(targets):
             each = target.document
             self.client.finish(target.run.run_id, each.status, each.ended_ms, each.title[:_MAX_NAME])
@@ -310,7 +313,7 @@ class Tracker:
             "mlflow.user": user,
             "mlflow.source.type": "JOB",
             "mlflow.runName": title,
-            # Folders of other users may have the same name.
+            # Run folders of other users may have the same name.
             "gipfel.key": f"{user}:{document.key}",
             **({"mlflow.parentRunId": parent} if parent else {}),
             **{_MLFLOW_TAGS.get(name, name): value for name, value in document.tags.items()},

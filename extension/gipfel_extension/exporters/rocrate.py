@@ -33,7 +33,7 @@ _TYPES = {
     ".ipynb": "application/x-ipynb+json",
     ".jsonl": "application/x-ndjson",
 }
-#: A zip file can't hold an earlier time.
+#: Earliest time that a zip file can store.
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _METADATA = "ro-crate-metadata.json"
 _USER = "#user"
@@ -42,7 +42,7 @@ Entity = dict[str, Any]
 
 
 def write_crate(document: RunDocument, output: Path, *, user: str) -> list[str]:
-    """Write the crate of a run, complete or not at all; return files that could not be read, with reasons.
+    """Write the crate of a run atomically; return the files that could not be read, with reasons.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Describe a run folder for other systems: parameters, tags, results, files, and its launches as child runs.
 
-Everything comes from the run folder, at any time after the run. Values of options whose names are those of
-secrets are hidden.
+Everything is read from the run folder, so a run can be described at any later time. Values of options are
+hidden if the option's name is that of a secret.
 """
 
 import getpass
@@ -58,7 +58,7 @@ class ExportedFile:
     source
         The file in the run folder; None if `content` is given.
     is_log
-        Of a log only the end is exported.
+        True for a log, of which only the end is exported.
     """
 
     path: str
@@ -88,13 +88,13 @@ class RunDocument:
     Parameters
     ----------
     key
-        Identifies it among all runs of a user: ``<run>``, or ``<run>/<launch>``.
+        Unique among all runs of a user: ``<run>``, or ``<run>/<launch>``.
     started_ms, ended_ms
         UTC in milliseconds; None if unknown, or while it runs.
     results
-        Numbers that hold for the whole run, such as ``gipfel/score``.
+        Numbers about the whole run by name, such as ``gipfel/score``.
     launch
-        ID of the launch whose user metrics belong to it; empty for those without a launch.
+        ID of the launch that is described; empty for the run, which has the user metrics outside of launches.
     """
 
     key: str
@@ -111,7 +111,7 @@ class RunDocument:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the run has ended, with all its launches."""
+        """Return whether the run and all its launches have ended."""
         return self.status != "RUNNING" and all(child.has_ended for child in self.children)
 
 
@@ -144,7 +144,7 @@ def describe(run: Run) -> RunDocument:
 
 def _status(run: Run) -> Status:
     if not run.ended:
-        # A run that was killed has no end in its record, and nothing writes to it.
+        # The record of a killed run has no end, and no process uses its folder.
         return "RUNNING" if run.in_use_reason else "KILLED"
     if run.exit_status is None or run.exit_status > _SIGNALLED:
         return "KILLED"
