@@ -28,7 +28,7 @@ Status = Literal["ok", "missing", "warning", "not applicable"]
 
 
 class Answer(Frozen):
-    """Result of a command; ``problem`` is why it did not run to its end, else empty."""
+    """Result of a command; ``problem`` is why it could not run to completion, empty if it did."""
 
     code: int = 0
     output: str = ""
@@ -52,20 +52,20 @@ Run = Callable[[Sequence[str]], Answer]
 
 @dataclass(frozen=True)
 class Machine:
-    """Machine as the probes see it.
+    """Machine that probes examine; tests replace it.
 
     Parameters
     ----------
     run
-        Runs a command within a time limit; never raises.
+        Function that runs a command within a time limit and never raises.
     which
-        Returns the path of a program, or None.
+        Function that returns the path of a program, or None.
     slurm
-        Returns whether Slurm is configured.
+        Function that returns whether Slurm is configured.
     root
         Root of the file system.
     engines
-        Engines by name, each with a function that returns why it can't run here, or None.
+        Container engines by name, each with a function that returns why it can't run here, or None.
     """
 
     environment: Mapping[str, str]
@@ -157,7 +157,7 @@ class ProbeTopic(Frozen):
     group: str
 
     def ok(self, message: str) -> Finding:
-        """Return the finding that it works."""
+        """Return the finding that the examined thing works."""
         return self._finding("ok", message, "")
 
     def missing(self, message: str, fix: str) -> Finding:
@@ -169,7 +169,7 @@ class ProbeTopic(Frozen):
         return self._finding("warning", message, fix)
 
     def not_applicable(self, message: str, fix: str = "") -> Finding:
-        """Return the finding that it is not needed here; ``fix`` is how to set it up anyway."""
+        """Return the finding that the examined thing is not needed here; ``fix`` says how to set it up."""
         return self._finding("not applicable", message, fix)
 
     def _finding(self, status: Status, message: str, fix: str) -> Finding:
@@ -193,7 +193,7 @@ class Examination(Frozen):
         return tuple(each for each in self.findings if each.status == status)
 
 
-#: Longer than the time limit of a probe's commands.
+#: Time limit of a probe in seconds; longer than that of its commands.
 PROBE_SECONDS = 30.0
 
 
@@ -213,7 +213,7 @@ def examine(machine: Machine, probes: Iterable[Probe], *, seconds: float = PROBE
 
 
 class _Running:
-    """Probe in its own thread, which a hanging file system may block forever."""
+    """Probe that runs in a separate thread, because an unresponsive file system may block it forever."""
 
     def __init__(self, probe: Probe, machine: Machine) -> None:
         self._probe = probe

@@ -1,7 +1,7 @@
 """Probes of GPUs, and of the libraries that measure them.
 
 ``python -m gipfel_extension.doctor.gpus SOURCE`` opens one source of GPU samples and prints one JSON
-document: it is a process of its own because a driver may hang or crash.
+document. It runs as a separate process because a driver may hang or crash.
 """
 
 import json
@@ -26,7 +26,7 @@ _NONE = "There is no NVIDIA GPU here. The saturation panel offers a simulated so
 
 
 class _Opened(Frozen):
-    """Output of the program that opens a source."""
+    """Output of the process that opens a source."""
 
     name: str = ""
     gpus: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Probes of directories, and of a hub's machine for its operators."""
+"""Probes of the user's directories, and, for operators, of the machine on which a hub runs."""
 
 import os
 import re
@@ -17,7 +17,7 @@ RUNS = ProbeTopic(name="run folders", group="Directories")
 SCRATCH = ProbeTopic(name="scratch", group="Directories")
 LOCAL = ProbeTopic(name="temporary files", group="Directories")
 
-# Gipfel's temporary directories are here even if TMPDIR is set.
+# Gipfel's temporary directories are in /tmp even if TMPDIR is set.
 _TEMPORARY = Path("/tmp")  # noqa: S108 - looked at
 _LOW_BYTES = 1 << 30
 _FULL_BYTES = 16 << 20
@@ -25,7 +25,7 @@ _SHARED = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "wekafs", "panfs", "afs", "cifs", "smb3",
      "pvfs2", "orangefs", "glusterfs", "fuse.glusterfs", "9p", "virtiofs", "dvs", "fuse.sshfs")
 )  # fmt: skip
-# File systems of a container's root, which are deleted with the container.
+# Types of file systems of a container's root, which are deleted with the container.
 _EPHEMERAL = frozenset(("overlay", "tmpfs", "ramfs", "fuse.fuse-overlayfs"))
 _ESCAPED = (("\\040", " "), ("\\011", "\t"), ("\\134", "\\"))
 JUPYTERHUB = ProbeTopic(name="JupyterHub", group="Hub")
@@ -285,7 +285,7 @@ def _is_open(path: Path) -> bool:
 
 
 def origins(machine: Machine) -> Finding:  # noqa: ARG001 - it is in the hub's configuration alone
-    """Remind of the setting that gives each user's server its own origin."""
+    """Remind the operator of the setting that gives each user's server its own origin (host name)."""
     return ORIGINS.not_applicable(
         "Unless c.JupyterHub.subdomain_host is set, all users' servers share one origin: a page that one "
         "user serves can act in another's browser session.",
