@@ -252,14 +252,17 @@ export interface ISlowCalls {
   readonly factor: number | null;
 }
 
-/** Numbers of nodes; `down` are all that can't be used: down, draining, reserved for maintenance. */
+/** Numbers of nodes by state; `down` includes draining nodes and those reserved for maintenance. */
 export interface INodeCounts {
   readonly allocated: number;
   readonly idle: number;
   readonly down: number;
 }
 
-/** Nodes on a leaf switch of the job: its own, those of `jobs` other jobs, idle and down ones. */
+/**
+ * Numbers of nodes on a leaf switch that the job uses. `own` are allocated to the job, `others` to other
+ * jobs; `jobs` is the number of these jobs, null if unknown.
+ */
 export interface ISwitchLoad {
   readonly name: string;
   readonly own: number;
