@@ -49,7 +49,8 @@ class NotebookOptions(Frozen):
 
     ``parameters`` (-p), ``parameters_raw`` (-r), ``parameters_yaml`` (-y) and ``parameters_file`` (-f) are
     texts as typed. ``grid`` has the axes in the syntax of `read_axis`. ``max_parallel`` is the largest number
-    of points that run at the same time (0: the scheduler's default).
+    of points that run at the same time (0: the scheduler's default). ``network`` is the allow list of hosts
+    of the notebook, ``stage`` the data to copy to the nodes before it starts.
     """
 
     notebook: Path

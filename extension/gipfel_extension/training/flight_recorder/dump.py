@@ -37,9 +37,10 @@ class GroupId:
 class Call:
     """One collective of a rank, or one batch of point-to-point calls; times are nanoseconds since the epoch.
 
-    ``order`` counts all calls of the rank. ``sends`` and ``receives`` are the peers of point-to-point calls,
-    as positions in the group. A call that has ``finished`` but not ``has_succeeded`` may have failed: gloo
-    does not record which. ``shapes`` and ``dtypes`` are those of inputs and outputs.
+    ``sequence`` is its number in the group, ``order`` counts all calls of the rank. ``frame`` is the line of
+    the user's code. ``sends`` and ``receives`` are the peers of point-to-point calls, as positions in the
+    group. A call that has ``finished`` but not ``has_succeeded`` may have failed: gloo does not record which.
+    ``shapes`` and ``dtypes`` are those of inputs and outputs.
     """
 
     group: GroupId
@@ -83,8 +84,9 @@ class GroupLog:
 class Dump:
     """The dump of one rank.
 
-    ``is_whole`` is False if the ring buffer has lost its oldest entries; ``written_ns`` is the
-    modification time of the file. ``oldest_ns`` and ``newest_ns`` are the creation times of its entries.
+    ``last`` is the rank's last call, ``entries`` the number of entries in the file. ``is_whole`` is False if
+    the ring buffer has lost its oldest entries; ``written_ns`` is the modification time of the file.
+    ``oldest_ns`` and ``newest_ns`` are the creation times of its entries.
     """
 
     rank: int

@@ -52,9 +52,9 @@ def find_mismatches(job: Job) -> tuple[list[Mismatch], dict[int, Mismatch]]:
 def find_order_conflicts(job: Job) -> list[tuple[Mismatch, list[int]]]:
     """Return open calls of two groups that ranks made in opposite orders, with the ranks of a minority.
 
-    GPUs run their calls in the order of the host, so each call waits for the other one. Of each pair, all
-    members have made one call, so that no missing rank explains why it is open; a rank that has made it
-    without the other makes the other one later.
+    GPUs run their calls in the order of the host, so each call waits for the other one. For a pair to
+    count, all members must have made one of the calls, so that no missing rank explains why it is open. A
+    rank that has made it, but not the other call, makes that one later.
     """
     opened: dict[int, list[Call]] = {}
     for logs in job.logs.values():

@@ -89,6 +89,12 @@ class FlightReport(Frozen):
         "cause", "none" if no rank waits, or "unknown" with ``reason``, which says why and what to do.
     faulty_ranks
         Ranks that others wait for; ``culprits`` in the document.
+    waiting
+        Ranks that wait for others, without the faulty ones.
+    missing_dumps
+        Known ranks without a dump.
+    stragglers
+        With the verdict "none": ranks that arrive late in collectives.
     unreadable
         Files that are not dumps, with the reason.
     """

@@ -35,7 +35,8 @@ class LaunchSpec(Placement):
     ``target`` is the path of a script or notebook, or the name of a module; ``code`` is the code of a cell.
     ``arguments`` are passed to a script or module unchanged, ``parameters`` to a notebook or cell. The launch
     is elastic if ``nodes_min`` is less than ``nodes``. Without GPUs ``gpus_per_node`` is the number of ranks
-    on each node.
+    on each node. ``environment`` are variables of the ranks, ``exclude`` nodes that must not be used;
+    without ``preflight`` the checks before the start are skipped.
     """
 
     kind: LaunchKind = "script"
