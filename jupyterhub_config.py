@@ -280,7 +280,7 @@ limit = os.environ.get("GIPFEL_START_TIMEOUT", "")
 c.EDFSpawner.start_timeout = int(limit) if limit else None
 c.JupyterHub.concurrent_spawn_limit = 0
 c.Spawner.http_timeout = 60
-# Show the progress page after one second; it explains what the job waits for or why it failed.
+# Show the progress page after one second; it explains what the job is waiting for, or why it failed.
 c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}
 c.Spawner.default_url = "/lab"
 

@@ -345,5 +345,5 @@ def _session(row: tuple[Any, ...]) -> Session | None:
         content["options"] = UserOptions.model_validate(json.loads(content["options"]))
         return Session.model_validate(content)
     except (ValueError, ValidationError):
-        # Written by another version, whose options this one does not know.
+        # The row was written by another version of Gipfel, with options that do not exist in this one.
         return None

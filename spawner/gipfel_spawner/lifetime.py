@@ -278,7 +278,7 @@ class ServerLifetime:
     def user_created(self) -> float:
         """Return when the hub created the user, in seconds since 1970; 0 if it is unknown.
 
-        Sessions before it in the history are those of a deleted user of the same name.
+        Earlier sessions in the history belong to a deleted user of the same name.
         """
         created = self._spawner.user.orm_user.created
         # JupyterHub stores UTC without a zone.

@@ -41,7 +41,7 @@ from .messages import (
 )
 
 Answer = TypeVar("Answer", bound=Frozen)
-#: Time limit of a request in seconds, longer than the broker's own limits, and limit of the connection alone.
+#: Time limits in seconds: of a request, longer than the broker's own limits, and of connecting.
 _LIMIT_S = 75.0
 _CONNECT_S = 10.0
 #: Seconds between two attempts to connect while the broker's queue is full.

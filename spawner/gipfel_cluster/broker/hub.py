@@ -59,7 +59,7 @@ _OVERFLOW_UID = 65534
 _MAX_REQUESTS = 16  # concurrent requests to the scheduler
 #: Time limit of an answer in seconds, longer than the scheduler's own limit for a submission.
 ANSWER_S = 90.0
-# Variables of the host that replace the hub's, which may be those of its container.
+# Variables of the host that replace the hub's, whose values may be meant for the hub's container.
 _HOST_VARIABLES = ("PATH", "LD_LIBRARY_PATH", *SLURM_VARIABLES)
 
 

@@ -163,8 +163,8 @@ class StepRequest(Request):
 class SuperviseRequest(Request):
     """Start the supervisor of the workload in this directory.
 
-    The supervisor of a launch keeps the job alive until the launch ends; that of a transfer ends with the
-    job.
+    The supervisor of a launch keeps the job alive until the launch ends; the supervisor of a transfer ends
+    with the job.
     """
 
     kind: Literal["supervise"] = "supervise"
@@ -220,7 +220,7 @@ class Refusal(Frozen):
 
 
 class Started(Frozen):
-    """The command runs; ``notes`` are those of the engine, such as about options that it does not support."""
+    """The command runs; ``notes`` are the engine's notes, such as about options that it does not support."""
 
     notes: tuple[str, ...] = ()
 
@@ -261,7 +261,7 @@ class LocateAnswer(Frozen):
 class FactsAnswer(Frozen):
     """Facts about a job that submitting another job needs.
 
-    ``scheduler``, ``cluster`` and ``engine`` are the names of those of this job. ``environment`` has the
+    ``scheduler``, ``cluster`` and ``engine`` are the names of this job's. ``environment`` has the
     host's variables for the new job, ``python`` is the host's interpreter that runs jobs, ``runtime`` the
     path of the runtime on the host, empty for none, and ``home`` the user's home directory.
     """

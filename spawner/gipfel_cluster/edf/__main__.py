@@ -77,7 +77,7 @@ def _directory() -> Path:
 def _write(text: str) -> None:
     if not text or sys.stdout is None:
         return
-    # An old locale lacks characters that an EDF may hold; those are written as escapes.
+    # Characters of an EDF that the locale's encoding lacks are written as escapes.
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 

@@ -59,6 +59,7 @@ def check_draft(draft: Draft, environment: Mapping[str, str], directory: Path) -
 
 
 def _save(path: Path, text: str, *, replace: bool, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Write an EDF; return ``saved`` and ``name``, or ``problem`` if that failed."""
     target = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.new") if replace else path
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -158,7 +158,7 @@ def oci_environment(image: Path) -> dict[str, str]:
 def oci_entry_point(image: Path) -> tuple[str, ...]:
     """Read the entry point's argv from an image layout; empty if it has none or a process can't be given it.
 
-    A runtime bundle does not hold it: in ``process.args`` entry point and command are one list.
+    A runtime bundle does not have it: its ``process.args`` are entry point and command in one list.
     """
     entrypoint = _layout(image).get("Entrypoint")
     listed = [word for word in entrypoint if isinstance(word, str)] if isinstance(entrypoint, list) else []
@@ -183,7 +183,7 @@ def _variables(content: object) -> dict[str, str]:
 
 
 def _is_valid_variable(text: str) -> bool:
-    """Return whether a process can be given a text: JSON may hold NUL and lone surrogates."""
+    """Return whether a process can be given a text: JSON may contain NUL and lone surrogates."""
     return "\0" not in text and text == text.encode("utf-8", "replace").decode()
 
 

@@ -15,7 +15,7 @@ from .model import MAX_FILE_BYTES, Diagnostic, EdfError, Severity
 
 
 def search_path(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """List the absolute directories of ``EDF_PATH`` in order, else ``~/.edf`` alone.
+    """List the absolute directories of ``EDF_PATH`` in order, else only ``~/.edf``.
 
     Empty if ``EDF_PATH`` and ``HOME`` are unset and the user has no home directory.
     """

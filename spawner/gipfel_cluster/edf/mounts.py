@@ -96,6 +96,7 @@ def _normal(path: str) -> str:
 
 
 def _flag_errors(flags: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Return code, message and fix of each error."""
     if "sqsh" in flags and len(flags) > 1:
         return [("mount-flags", "'sqsh' can't be combined with other flags.", "Remove the others.")]
     if "" in flags:
@@ -106,6 +107,7 @@ def _flag_errors(flags: tuple[str, ...]) -> list[tuple[str, str, str]]:
 
 
 def _path_errors(source: str, destination: str, dialect: Dialect) -> list[tuple[str, str, str]]:
+    """Return code, message and fix of each error."""
     if source in SPECIAL_SOURCES and dialect == "sarus":
         fix = "Remove it, or check with --dialect ce."
         return [("mount-path", f"Sarus binds files and directories only, not {source!r}.", fix)]

@@ -56,7 +56,7 @@ class Variables:
 
     @property
     def image_is_readable(self) -> bool:
-        """Return whether the image's variables can be read; those of an image in a registry can't."""
+        """Return whether the image's variables can be read; they can't for an image in a registry."""
         return self._image.startswith("/")
 
     def _read_image(self) -> Mapping[str, str]:

@@ -27,8 +27,8 @@ QUEUE_S = 60.0
 #: Seconds before the time limit at which the user is warned; a quarter of the job's time if that is less.
 LEAD_S = 900.0
 _POLL_S = 15.0
-#: A job that is stopped from so many seconds before its time limit until so many after counts as having
-#: reached it: Slurm's signal may come a minute early, and ``OverTimeLimit`` lets jobs run for longer.
+#: Seconds before and after its time limit within which a job that is stopped counts as having reached the
+#: limit: Slurm's signal may come a minute early, and ``OverTimeLimit`` lets jobs run for longer.
 _BEFORE_S, _AFTER_S = 90.0, 300.0
 _QUERY_S = 10.0
 #: Seconds that the end of the job waits for the thread.

@@ -27,10 +27,10 @@ END_S = FLUSH_S + 5.0
 #: Seconds before the step is started again: doubled each time, and reset once a step has run this maximum.
 _FIRST_PAUSE_S = 5.0
 _MAX_PAUSE_S = 60.0
-#: A recorder that starts so many seconds later than the job is reported as an event.
+#: Seconds after the start of the job from which the start of a recorder is reported as an event.
 _LATE_S = 60.0
-#: A node whose files did not grow for so many seconds, or so many sampling intervals if that is longer,
-#: counts as lost.
+#: Seconds without growth of a node's files after which the node counts as lost. If samples are rare, it is
+#: so many sampling intervals and a third of these seconds.
 _SILENT_S = 30.0
 _SILENT_INTERVALS = 3.0
 _SEGMENT_NAME = re.compile(r"(?:.*/)?(.+)-\d{15,}-\d+(?:\.closed)?\.arrows")
@@ -315,7 +315,7 @@ def srun_arguments(
         "--wait=0",
         "--input=none",
         "--open-mode=append",
-        # srun expands percent signs, so those of the path are doubled.
+        # srun expands percent signs, so percent signs in the path are doubled.
         f"--output={str(folder).replace('%', '%%')}/recorder-%N.log",
         "--chdir=/",
         "--export=ALL",

@@ -212,7 +212,7 @@ def make_squashfs(tree: Path, target: Path) -> None:
 
 def rename_to_old(folder: Path) -> Path:
     """Rename a replaced runtime; return the new path. Existing mounts and open files stay valid."""
-    # The name holds the time, since the times of a directory are those of its content.
+    # The time is in the name, since the times of a directory depend on its content.
     renamed = folder.with_name(f".{folder.name}.old-{int(time.time()):x}-{secrets.token_hex(8)}")
     folder.rename(renamed)
     return renamed

@@ -215,7 +215,7 @@ _OPENSSH_PROGRAMS: Mapping[str, tuple[str, Sequence[str]]] = {
 
 
 def interpreter_program() -> Path:
-    """Return the program file of this interpreter, not that of its virtual environment."""
+    """Return the program file of this interpreter, even if it was started from a virtual environment."""
     base: str = getattr(sys, "_base_executable", "") or sys.executable
     return Path(base).resolve()
 
@@ -293,7 +293,7 @@ def console_scripts(distributions: Iterable[Distribution], prefix: str) -> Itera
 def openssh_programs() -> dict[str, tuple[str, Path]]:
     """Find OpenSSH's server on this machine: name -> path in the runtime's directory, file on this machine.
 
-    Empty without ``sshd``; else those of its programs that exist on this machine.
+    Empty without ``sshd``; else all of OpenSSH's programs that exist on this machine.
     """
     found = {}
     for name, (target, folders) in _OPENSSH_PROGRAMS.items():

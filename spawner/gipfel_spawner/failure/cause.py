@@ -1,4 +1,4 @@
-"""Causes of failed starts: their model with name, patterns and fix, and those of engines and images.
+"""Causes of failed starts: the model of a cause, and the causes that come from engines and images.
 
 `CONTAINERS` are failed mounts, namespaces, hooks and engines; `IMAGES` are missing or invalid images, as
 reported by enroot, pyxis, podman, Apptainer and bubblewrap.

@@ -217,7 +217,7 @@ def mebibytes(memory: str) -> float:
 
 
 def add_per_gpu_defaults(options: UserOptions, *, cpus_per_gpu: int, memory_per_gpu: str) -> UserOptions:
-    """Return the options with the site's CPUs and memory per GPU where the user gave none."""
+    """Return the options with the site's CPUs and memory per GPU if the user gave none."""
     gpus = options.gpus or 0
     changes: dict[str, object] = {}
     if gpus and options.cpus is None and cpus_per_gpu:

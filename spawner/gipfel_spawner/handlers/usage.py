@@ -209,7 +209,7 @@ class ServerAnswers(Generic[Answer]):
         ready = {
             (each.user.name, each.name): each
             for each in spawners
-            # A service has no saturation, and it would count this request as one of a visitor.
+            # A service has no saturation, and would count the request as that of a visitor.
             if each.ready and each.server and not (each.user_options or {}).get("service")
         }
         self._evict(ready, now)

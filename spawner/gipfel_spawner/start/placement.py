@@ -100,7 +100,7 @@ class ServerPlacement:
 
     @property
     def settings(self) -> ClusterSettings:
-        """Settings of this server's cluster: that of its last start, else the hub's default one."""
+        """Settings of this server's cluster, which is that of its last start, else the hub's default."""
         settings = self.settings_by_name
         default = next(iter(settings.values()))
         if len(settings) == 1 and not self._spawner.clusters:
@@ -191,7 +191,7 @@ class ServerPlacement:
 
     def job_environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Add the variables of cluster and account, such as home directory, user name and run folders."""
-        # The site's policy on images holds whatever `env_keep` is set to.
+        # The site's policy on images applies whatever `env_keep` is set to.
         extra = (*SECURITY_VARIABLES, *map(str.strip, self._spawner.req_keepvars_extra.split(",")))
         forwarded = {name: os.environ[name] for name in extra if name in os.environ}
         return account_environment(

@@ -21,7 +21,7 @@ _VET_FIRST = ("-m", "gipfel_extension.vet_first")
 
 
 class SiteOptions(Frozen):
-    """Job options from the site's configuration, used where the user gave none.
+    """Job options from the site's configuration, used if the user gave none.
 
     An empty text, or ``0`` as ``cpus_per_task``, means the scheduler's default. ``arguments`` are
     added to the submit command; ``prologue`` and ``epilogue`` are shell commands that run before and after

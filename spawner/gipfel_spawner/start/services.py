@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 #: Characters of a service's name, and longest time for which access is given, in seconds.
 _MAX_NAME = 30
 _MAX_SHARE_S = 30 * 86400
-#: Maximum number of restarts of a service within so many seconds: one that always fails must not fill the
-#: queue.
+#: Maximum number of restarts of a service, and the seconds within which they count: a service that always
+#: fails must not fill the queue.
 _MAX_RESTARTS, _RESTARTS_S = 3, 3600.0
 #: Time limit of a restart's request, and pause while the hub does not accept connections, in seconds.
 _START_S, _PAUSE_S = 60.0, 1.0
@@ -71,7 +71,7 @@ async def prepare_service(
     Parameters
     ----------
     server
-        Name of the server, which is the service's name, too.
+        Name of the server, which is also the service's name.
     prefix
         Path of the server's URL.
     is_successor
@@ -107,7 +107,7 @@ async def prepare_service(
 
 
 def with_resources(options: UserOptions, prepared: PreparedService) -> UserOptions:
-    """Return the options with the service's resources where the user chose none."""
+    """Return the options with the service's resources for those that the user did not choose."""
     wanted = prepared.resources
     return options.model_copy(
         update={

@@ -152,7 +152,7 @@ class StartFollower:
         self.limit_s = 0.0
         #: Whether a service is started again when its job has ended by itself.
         self.keep_up = False
-        #: Whether browsers show what a service answers.
+        #: Whether a service has pages for browsers.
         self.has_pages = True
         #: When the hub first saw the job run, in seconds since 1970; 0 before.
         self.running_since = 0.0

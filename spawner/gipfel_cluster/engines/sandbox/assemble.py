@@ -257,7 +257,7 @@ def _device_options(devices: "Iterable[PlannedMount] | None") -> list[str]:
 def with_entry_point(
     layers: "Layers", entrypoint_argv: "Sequence[str]", command: "Sequence[str]", workdir: str
 ) -> tuple[str, ...]:
-    """Return the image's entry point followed by the command; without an entry point the command alone.
+    """Return the image's entry point followed by the command, or only the command without an entry point.
 
     Parameters
     ----------

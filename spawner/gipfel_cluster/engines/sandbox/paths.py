@@ -1,4 +1,4 @@
-"""Path functions like those of `os`, on `posix` alone: importing `os` takes as long as creating a container.
+"""Path functions like those in `os`, from `posix` only: importing `os` takes as long as creating a container.
 
 All paths are absolute.
 """

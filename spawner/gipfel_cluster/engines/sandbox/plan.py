@@ -125,7 +125,7 @@ class ContainerPlan(_PlainData):
 
 
 def read_json(text: str) -> "Any":
-    """Parse JSON without surrounding spaces, with the C part of ``json`` alone if it is available."""
+    """Parse JSON without surrounding spaces, importing only the C part of ``json`` if that is available."""
     try:
         from _json import make_scanner
 

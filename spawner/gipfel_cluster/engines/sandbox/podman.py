@@ -1,7 +1,7 @@
 """Prepare podman's root, options, environment and user namespace, and run it.
 
 ``start.py mounted COMMAND…`` (`run`) mounts the SquashFS files in ``$GIPFEL_MOUNTS`` and runs podman with
-them, in its own namespaces, where a rootless podman works as it does below ``podman unshare``.
+them, in its own namespaces, in which a rootless podman works as under ``podman unshare``.
 """
 
 import os

@@ -176,7 +176,7 @@ class Layers:
 
 def read_bytes(path: str, limit: int = -1) -> bytes:
     """Return the content of a file, or up to ``limit`` bytes of it."""
-    # Unbuffered: for a buffer Python first asks the file system if it is a terminal.
+    # Unbuffered: to create a buffer, Python would first query whether the file is a terminal.
     with open(path, "rb", buffering=0) as file:
         return file.read(limit) or b""
 
