@@ -156,7 +156,7 @@ class SpawnOptions:
             return Cached()
 
     async def _environments(self) -> tuple[tuple[str, ...], str]:
-        """Return the names of the user's EDFs, and a line if they can't be listed."""
+        """Return the names of the user's EDFs, and a line if some or all can't be listed."""
         try:
             found = await self._placement.commands(self._placement.account()).environments()
         except GipfelError as error:
