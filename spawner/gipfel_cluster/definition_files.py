@@ -1,4 +1,7 @@
-"""Definitions that users, sites and packages write as YAML: find, read safely, and check them by line."""
+"""Find and read YAML files in which users, sites and packages define things such as blueprints and rules.
+
+The text may be hostile, so its size and nesting are limited. Mistakes are reported with their line.
+"""
 
 import difflib
 import os
@@ -323,9 +326,9 @@ def definition_directories(
 ) -> Iterator[tuple[str, Path]]:
     """Yield the directories of a kind of definitions, each with its origin; of equal names the first counts.
 
-    The user's are in ``~/.gipfel/<kind>``, the site's in the directories that the environment variable
-    ``variable`` lists, separated by ``:``. A package
-    names a module, whose directory has them, as an entry point of the group ``gipfel.<kind>``.
+    The user's directory is ``~/.gipfel/<kind>``; the environment variable ``variable`` lists the site's,
+    separated by ``:``. A package registers a module as an entry point of the group ``gipfel.<kind>``;
+    definitions are in the module's directory. ``shipped`` is the directory of Gipfel's own.
     """
     yield "user", Path(environment.get("HOME") or Path.home()) / ".gipfel" / kind
     for each in environment.get(variable, "").split(os.pathsep):
@@ -343,7 +346,7 @@ def definition_directories(
 
 
 def definition_paths(directory: Path) -> list[Path]:
-    """Return the definitions' files of a directory, at most 500; none where it cannot be read."""
+    """Return the paths of the definition files in a directory, at most 500; none if it can't be read."""
     try:
         listed = sorted(each for each in directory.iterdir() if each.suffix in SUFFIXES)
     except OSError:

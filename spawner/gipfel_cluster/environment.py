@@ -1,6 +1,6 @@
-"""Compose the variables of a container from the host's, the image's and the EDF's.
+"""Compose the environment variables of a container from the host's, the image's and the EDF's.
 
-Every container starts with this module, by the rules of ``engines/sandbox``: nothing is imported.
+Every start of a container imports this module, so that it imports nothing itself, like ``engines/sandbox``.
 """
 
 TYPE_CHECKING = False
@@ -53,8 +53,8 @@ def parse_environment(text: str) -> dict[str, str]:
 
 def _value(name: str, text: str, *, exported: bool) -> str:
     if exported and len(text) >= 2 and text[0] == text[-1] == '"':
-        # Apptainer writes the image's value as a default, which the host's overrides; with an EDF the image's
-        # wins.
+        # Apptainer writes the image's value as a default, which the host's value overrides. Here the image's
+        # value takes precedence.
         inside = text[1:-1]
         start, end = f'${{{name}:-"', '"}'
         if inside.startswith(start) and inside.endswith(end) and len(inside) >= len(start) + len(end):
@@ -110,5 +110,5 @@ def compose(
 
 
 def without_tokens(variables: "Mapping[str, str]") -> dict[str, str]:
-    """Return the variables without tokens, for a process that needs none."""
+    """Return the variables without those whose name contains ``TOKEN``, for a process that needs no token."""
     return {name: value for name, value in variables.items() if "TOKEN" not in name}

@@ -1,8 +1,9 @@
 """The commit of a working directory, and the difference of two commits, with the program ``git``.
 
-The root of a difference comes from a record, so its repository may be hostile: git runs without its pager,
-external diff programs, signature checks, file system monitor and network. `git_state` reads the working tree,
-to which filters of the repository's configuration apply; it is for directories whose programs the user runs.
+`git_difference` gets the repository's path from a run's record, so the repository may be hostile: git runs
+without its pager, external diff programs, signature checks, file system monitor and network. `git_state`
+reads the working tree, for which git runs the filters in the repository's configuration: call it only for
+directories whose programs the user runs anyway.
 """
 
 import hashlib
@@ -20,8 +21,8 @@ from pydantic import Field
 
 from .model import Frozen, OneLine, one_line
 
-#: Seconds for all commands on a repository: on a slow file system they are killed, since a program waits for
-#: them to start; the state is then unknown.
+#: Seconds for all git commands of one call. On a slow file system they are killed after this time, since the
+#: start of the user's program waits for them; the state is then unknown.
 _LIMIT_S = 2.0
 #: Seconds for a killed process to end.
 _KILL_S = 0.5
@@ -45,10 +46,11 @@ _NO_PROGRAMS = ("--no-ext-diff", "--no-textconv")
 
 
 class GitState(Frozen):
-    """The commit that a directory had.
+    """The commit that is checked out in a directory, and the changes that are not committed.
 
-    ``changed_files`` is the number of tracked files with changes that are not committed, ``changes_digest``
-    the SHA-256 of these changes; None if unknown.
+    ``root`` is the top directory of the repository; ``branch`` is empty if none is checked out.
+    ``changed_files`` is the number of tracked files with changes; None if unknown. ``changes_digest`` is
+    ``sha256:`` and the hash of their diff; None if there are no changes, or if it is unknown.
     """
 
     root: str = Field(max_length=4096)
@@ -67,7 +69,7 @@ class GitDifference(Frozen):
     commits: tuple[str, ...] = ()
     """Abbreviated hash and subject of the commits that only the second has, the newest first."""
     missing_commits: tuple[str, ...] = ()
-    """Those that only the first has."""
+    """The same of the commits that only the first has."""
     files: tuple[str, ...] = ()
     """Changed files, each after its status letter, such as ``M train.py``."""
     reason: str = ""
@@ -95,7 +97,7 @@ def git_state(directory: Path, environment: Mapping[str, str] = os.environ) -> G
 def git_difference(
     root: Path, first: str, second: str, environment: Mapping[str, str] = os.environ
 ) -> GitDifference:
-    """Return the difference of two commits of a repository."""
+    """Return the difference between two commits of a repository, given by their full hashes."""
     if first == second:
         return GitDifference()
     if not (_COMMIT.fullmatch(first) and _COMMIT.fullmatch(second)):
@@ -132,7 +134,7 @@ def _git(directory: Path, environment: Mapping[str, str], *arguments: str, deadl
     Parameters
     ----------
     deadline
-        When it is killed, on the monotonic clock in seconds.
+        Time on the monotonic clock, in seconds, at which git is killed.
     """
     own = {key: value for key, value in environment.items() if not key.startswith("GIT_")}
     try:

@@ -1,7 +1,7 @@
-"""The digest of an image's content, in a cache of the user that jobs and scans share.
+"""The SHA-256 digest of an image's content, in a cache of the user that jobs and scans share.
 
-An image has tens of gigabytes. Its digest is looked up in the cache when a job starts. If the cache does not
-have it, `BackgroundDigest` computes it while the job runs, slowly and at the lowest priority.
+An image may have tens of gigabytes. Its digest is looked up in the cache when a job starts. If the cache does
+not have it, `BackgroundDigest` computes it while the job runs, slowly and at the lowest priority.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def _entry(cache: Path, path: str) -> Path:
 
 
 def cached_digest(cache: Path, path: str, status: os.stat_result) -> str | None:
-    """Return the digest of a file that has not changed since it was computed; None if it is not known."""
+    """Return the cached digest ``sha256:…`` of a file; None without one, or if the file has changed."""
     try:
         handle = os.open(_entry(cache, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
@@ -59,7 +59,7 @@ def cached_digest(cache: Path, path: str, status: os.stat_result) -> str | None:
 
 
 def keep_digest(cache: Path, path: str, handle: int, status: os.stat_result, digest: str) -> bool:
-    """Keep the digest of a file that is open; return False if the file has changed since `status`."""
+    """Write the digest of an open file to the cache; return False if the file has changed since `status`."""
     if _key(path, os.fstat(handle)) != _key(path, status):
         return False
     # If the cache can't be written to, the digest is computed again.
@@ -73,16 +73,19 @@ def keep_digest(cache: Path, path: str, handle: int, status: os.stat_result, dig
 
 
 class BackgroundDigest:
-    """Computes a missing digest of an `image_identity` in a thread of the lowest priority.
+    """Computes the missing digest of an image in a thread of the lowest priority.
 
     Parameters
     ----------
     identity
-        Its ``digest`` is set to the result.
+        Result of `image_identity`, whose ``digest`` is set to the result; None, or one with a digest, does
+        nothing.
+    cache
+        Directory of the user's cache.
     on_digest
         Called once after ``digest`` was set, but never after `stop` has returned.
     delay_s, bytes_per_s, limit_s
-        Delay before reading, reading rate, and time after which it gives up.
+        Seconds before reading, highest reading rate, and seconds of reading after which it gives up.
     """
 
     def __init__(
@@ -107,13 +110,13 @@ class BackgroundDigest:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the computation; a digest that is not known yet stays None."""
+        """Stop the computation; ``digest`` stays None if it is not known yet."""
         self._stopped.set()
         with self._lock:
             return
 
     def wait(self, seconds: float) -> None:
-        """Wait until the computation has ended, at most so many seconds."""
+        """Wait at most `seconds` for the end of the computation."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
 

@@ -1,12 +1,12 @@
-"""The verdict on an image in a few numbers and lines, and what the site's policy makes of it.
+"""The security verdict on an image: numbers of known vulnerabilities, and what the site's policy demands.
 
-`gipfel_extension.gate.scan.verdict` makes it from the image and a mirror of advisories. The hub and a job's
-broker, which don't read the image themselves, run `verdict_command` as the user, and read its answer with
-`read_verdict`.
+`gipfel_extension.gate.scan.verdict` makes the verdict from the image and a mirror of advisories. The hub and
+a job's broker, which don't read the image themselves, run `verdict_command` as the user, and parse its output
+with `read_verdict`.
 
-The site says with ``GIPFEL_SCAN_POLICY`` what follows: ``report`` (default) shows it, ``warn`` warns of known
-vulnerabilities that are high or critical, ``refuse`` keeps an image from starting that has a critical one or
-can't be judged.
+The site sets the policy with ``GIPFEL_SCAN_POLICY``: ``report`` (default) only shows the verdict, ``warn``
+warns of known vulnerabilities that are high or critical, ``refuse`` does not start an image that has a
+critical one or that can't be judged.
 """
 
 import json
@@ -25,14 +25,14 @@ from .runs import write_atomically
 Policy = Literal["report", "warn", "refuse"]
 Level = Literal["pass", "warn", "fail", "unknown"]
 
-#: File of a run folder, and of a launch's directory.
+#: Name of the file with the verdict in a run folder and in a launch's directory.
 SECURITY = "security.json"
 ADVISORIES = "GIPFEL_ADVISORIES"
 POLICY = "GIPFEL_SCAN_POLICY"
 EXCEPTIONS = "GIPFEL_SCAN_EXCEPTIONS"
-#: Variables by which a site configures verdicts: its hub, jobs, and the jobs that these submit need them.
+#: Variables with which a site configures verdicts, for its hub, its jobs, and the jobs that these submit.
 SECURITY_VARIABLES = (ADVISORIES, POLICY, EXCEPTIONS, "GIPFEL_PACKAGE_INDEX", "GIPFEL_OWN_PACKAGES")
-#: Time limit of a verdict that a person waits for.
+#: Time limit in seconds of a verdict for which a person waits.
 VERDICT_S = 45.0
 #: Reason of a verdict that took too long.
 LATE = (
@@ -47,9 +47,11 @@ _Line = Annotated[OneLine, Field(max_length=_MOST_LETTERS)]
 
 
 class Excepted(Frozen):
-    """A finding or an advisory that an exception covers; ``path`` names the item or the package.
+    """A finding or an advisory that an exception covers.
 
-    ``by`` is who accepted it, as the exception or else the owner of its file says.
+    ``path`` is the item in the image or the package, ``rule`` the finding's rule or the advisory's ID,
+    ``until`` the last day of the exception. ``by`` is who accepted it: the name in the exception, else the
+    owner of its file.
     """
 
     path: str
@@ -60,11 +62,13 @@ class Excepted(Frozen):
 
 
 class SecurityVerdict(Frozen):
-    """Known vulnerabilities of an image, and the policy of the site that they are judged by.
+    """Known vulnerabilities of an image, and the site's policy about them.
 
-    ``critical``, ``high``, ``medium`` and ``low`` count advisories that apply and are not excepted,
-    ``fixable`` those for which a fixed version is known. ``not_judged`` says why a part could not be judged,
-    in one line each: then the numbers are a lower bound.
+    ``packages`` is the number of packages found. ``critical``, ``high``, ``medium`` and ``low`` count
+    advisories that apply and are not excepted, ``fixable`` those of them for which a fixed version is known;
+    ``worst`` has a line for each of the worst. ``advisories_days`` is the age of the mirror in days; None
+    without one. ``not_judged`` has a line for each part that could not be judged, with the reason: if there
+    are any, the numbers are lower bounds.
     """
 
     image: str
@@ -83,7 +87,7 @@ class SecurityVerdict(Frozen):
 
     @property
     def level(self) -> Level:
-        """Return what the site's policy makes of it."""
+        """Return the level under the site's policy; ``unknown`` if only unjudged parts matter."""
         if self.policy == "refuse" and (self.critical or self.not_judged):
             return "fail"
         if self.policy != "report" and (self.critical or self.high):
@@ -117,7 +121,7 @@ class SecurityVerdict(Frozen):
 
     @property
     def fix(self) -> str:
-        """Return what to do; empty where nothing is needed."""
+        """Return advice in one or two sentences; empty if nothing is needed."""
         if self.critical or self.high:
             return (
                 f"See `gipfel scan {self.image}`. Rebuild the image, or accept them in a file of exceptions."
@@ -130,17 +134,17 @@ class SecurityVerdict(Frozen):
         return f"See `gipfel scan {self.image}`." if self.not_judged else ""
 
     def to_json(self) -> dict[str, object]:
-        """Return the document that is kept and shown."""
+        """Return the document that is stored in `SECURITY` and shown: all fields, level, line and fix."""
         return {**self.model_dump(mode="json"), "level": self.level, "line": self.line, "fix": self.fix}
 
     @classmethod
     def of_json(cls, content: str | bytes) -> Self:
-        """Return the verdict of a document of `to_json`.
+        """Return the verdict from the JSON text of a `to_json` document.
 
         Raises
         ------
         ValueError
-            It is not one of this version.
+            It is not such a document of this version.
         """
         try:
             document = json.loads(content)
@@ -149,7 +153,7 @@ class SecurityVerdict(Frozen):
             raise ValueError("This is not a verdict.") from error
 
     def check(self) -> None:
-        """Raise where the site's policy keeps the image from starting.
+        """Raise an error if the site's policy forbids to start the image.
 
         Raises
         ------
@@ -162,16 +166,16 @@ class SecurityVerdict(Frozen):
 
 
 def policy_of(environment: Mapping[str, str]) -> Policy:
-    """Return the site's policy; ``report`` without one, and ``refuse`` for a word that is not one of them.
+    """Return the site's policy; ``report`` if it is not set, ``refuse`` if it is not a valid policy.
 
-    A typing error must not let through what the site wants to refuse.
+    A typing error must not admit images that the site wants to refuse.
     """
     configured = environment.get(POLICY, "") or "report"
     return next((each for each in get_args(Policy) if each == configured), "refuse")
 
 
 def is_configured(environment: Mapping[str, str]) -> bool:
-    """Return whether site or user want verdicts: a mirror is named, or a policy other than ``report``."""
+    """Return whether site or user configured verdicts: a mirror, or a policy other than ``report``."""
     return bool(environment.get(ADVISORIES)) or policy_of(environment) != "report"
 
 
@@ -183,19 +187,19 @@ def verdict_command(python: str, image: str, *, keep: Path | None = None) -> tup
     python
         An interpreter with `gipfel_extension`.
     keep
-        Directory into which the verdict is written, too; it is then made at the lowest priority.
+        Directory to which the command also writes the verdict; it then runs at the lowest priority.
     """
     kept = () if keep is None else (f"--keep={keep}",)
     return (python, "-I", "-m", _MODULE, *kept, "--", image)
 
 
 def read_verdict(content: str | bytes, image: str, policy: Policy) -> SecurityVerdict:
-    """Return the verdict that a command printed; what can't be read is not judged.
+    """Return the verdict that `verdict_command` printed; one of an unjudged image if that can't be parsed.
 
     Parameters
     ----------
-    policy
-        The policy that counts: the process of a user is not asked for it.
+    image, policy
+        Image and policy of the result. Those in the output are ignored, since a user's process printed it.
     """
     try:
         return SecurityVerdict.of_json(content).model_copy(update={"image": image, "policy": policy})
@@ -204,7 +208,7 @@ def read_verdict(content: str | bytes, image: str, policy: Policy) -> SecurityVe
 
 
 def unjudged(image: str, policy: Policy, reason: str) -> SecurityVerdict:
-    """Return the verdict on an image that could not be judged."""
+    """Return the verdict on an image that could not be judged; ``reason`` is a sentence."""
     return SecurityVerdict(image=image, policy=policy, not_judged=(one_line(reason)[:_MOST_LETTERS],))
 
 
@@ -247,7 +251,7 @@ def keep_verdict(folder: Path, verdict: SecurityVerdict) -> None:
 
 
 def kept_verdict(folder: Path) -> SecurityVerdict | None:
-    """Return the verdict that was kept; None where there is none, or not one of this version."""
+    """Return the verdict that `keep_verdict` wrote; None if there is none, or it is not of this version."""
     try:
         return SecurityVerdict.of_json(read_regular(folder / SECURITY, _MAX_BYTES))
     except (OSError, ValueError):

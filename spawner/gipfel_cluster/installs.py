@@ -1,7 +1,7 @@
-"""Commands and variables that install software, and what of them lets others choose what is installed.
+"""Find commands and variables that install software in a way that lets others choose what is installed.
 
-`command_problems` reads shell lines: set-up steps, the RUN lines of a Containerfile. `variable_problem` reads
-one variable of an environment.
+`command_problems` checks shell lines, such as set-up steps and the RUN lines of a Containerfile.
+`variable_problem` checks one environment variable.
 """
 
 import re
@@ -26,6 +26,7 @@ _INSECURE_INDEX = re.compile(
 _INSTALL = re.compile(
     r"\b(?:pip[0-9.]*|uv\s+pip)\s+install\b([^;&|]*)|\buv\s+(?:add|tool\s+install)\b([^;&|]*)"
 )
+#: Options of pip and uv that take the next word as their value.
 _WITH_VALUE = frozenset(
     [
         "-r",
@@ -77,7 +78,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class InstallProblem(NamedTuple):
-    """Problem of a line; the texts end without a full stop, but `fix` is a sentence."""
+    """A problem of a line.
+
+    ``code`` identifies the kind of problem, ``line`` is counted from 1 (0 for a variable). ``reason`` and
+    ``consequence`` are clauses without a full stop, ``fix`` is a sentence.
+    """
 
     code: str
     line: int
@@ -87,7 +92,7 @@ class InstallProblem(NamedTuple):
 
 
 def command_problems(text: str) -> Iterator[InstallProblem]:
-    """Yield each kind of problem in shell lines once, at its first line."""
+    """Yield the problems in shell lines; each kind once, at the first line that has it."""
     seen: set[str] = set()
     for number, line in logical_lines(text):
         for problem in _of_line(line, number):
@@ -97,7 +102,7 @@ def command_problems(text: str) -> Iterator[InstallProblem]:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each command line, continued lines joined, comments left out, with its first line's number."""
+    """Yield each command line and the number of its first line; join continued lines, and remove comments."""
     start, held = 1, ""
     for number, raw in enumerate(text.splitlines()[:_MAX_LINES], 1):
         line = "" if raw.lstrip().startswith("#") else re.sub(r"\s#.*", "", raw)[:_MAX_LINE]
@@ -157,7 +162,7 @@ def _insecure_index(line: int) -> InstallProblem:
 
 
 def installed(line: str) -> list[str]:
-    """Return the requirements that pip or uv would install by a line, such as ``torch==2.4`` or ``numpy``."""
+    """Return the requirements that pip or uv would install, such as ``torch==2.4`` or ``numpy``."""
     found: list[str] = []
     for match in _INSTALL.finditer(line):
         found += _requirements(match[1] or match[2] or "")
@@ -165,9 +170,9 @@ def installed(line: str) -> list[str]:
 
 
 def named_paths(line: str) -> Iterator[tuple[str, bool]]:
-    """Yield each path that pip or uv would install from, and whether it is a file of requirements.
+    """Yield each local path from which pip or uv would install, and whether it is a requirements file.
 
-    The others are directories of projects, whose ``setup.py`` or build backend runs.
+    If not, it is a project directory, whose ``setup.py`` or build backend runs code.
     """
     for match in _INSTALL.finditer(line):
         parts = _words(match[1] or match[2] or "")
@@ -186,7 +191,7 @@ def named_paths(line: str) -> Iterator[tuple[str, bool]]:
 
 
 def unpinned(line: str) -> list[str]:
-    """Return the names that a line installs in any version."""
+    """Return the names of the packages that a line installs without fixing the version."""
     loose: list[str] = []
     for match in _INSTALL.finditer(line):
         words = match[1] or match[2] or ""

@@ -54,7 +54,7 @@ class GipfelError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Return a text in which a space replaces white space, line breaks and control characters.
+    """Return a text in which one space replaces each run of white space, line breaks and control characters.
 
     A question mark replaces half of a surrogate pair, which no output can carry.
     """
@@ -83,12 +83,12 @@ NodeName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$
 
 
 def check_command(argv: Sequence[str], max_bytes: int) -> None:
-    """Raise for a command that can't be executed.
+    """Raise an error for a command that can't be executed.
 
     Parameters
     ----------
     max_bytes
-        Limit for all words together.
+        Limit for the length of all words together.
 
     Raises
     ------
@@ -102,12 +102,12 @@ def check_command(argv: Sequence[str], max_bytes: int) -> None:
 
 
 def check_variables(variables: Mapping[str, str], reserved_prefix: str) -> None:
-    """Raise for invalid variables, and for those that a request must not set.
+    """Raise an error for invalid variables, and for variables that a request must not set.
 
     Parameters
     ----------
     reserved_prefix
-        Prefix of other names that must not be set.
+        Prefix of further names that a request must not set.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """System calls that Python 3.11 does not have: namespaces, mounts, and dying with the parent process.
 
-Every container start imports this module: it avoids slow imports, and runs without ``site``.
+Every start of a container imports this module, so it avoids slow imports; it also works without ``site``.
 """
 
 # The C part of ctypes alone: its Python part takes 2 ms to define classes that are not needed here.
@@ -155,6 +155,8 @@ def mount(
 ) -> None:
     """Mount a file system, or bind one path to another with `BIND`.
 
+    ``kind`` is the file system's type; ``flags`` and ``options`` are those of mount(2).
+
     Raises
     ------
     SandboxError
@@ -168,15 +170,15 @@ def mount(
 
 
 def die_with_parent(number: int = _SIGKILL) -> None:
-    """Let the kernel signal this process when the thread that started it ends.
+    """Let the kernel send this process a signal when the thread that started it ends.
 
-    A change of this process's credentials undoes it.
+    The kernel forgets the setting when this process changes its user or group.
     """
     _call("prctl", _PR_SET_PDEATHSIG, _UnsignedLong(number), 0, 0, 0)
 
 
 def is_closed(reader: int) -> bool:
-    """Return whether the other end of a pipe is closed, because the process that had it open has ended."""
+    """Return whether the writing end of the pipe `reader` is closed, because its process has ended."""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     return bool(poll.poll(0))

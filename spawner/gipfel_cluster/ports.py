@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from .model import Frozen, GipfelError
 
-#: Environment variable with the range of a server.
+#: Environment variable with the range of ports that a server may use.
 PORTS_VARIABLE = "GIPFEL_SERVER_PORTS"
 
 _RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?")
@@ -63,16 +63,17 @@ class PortRange(Frozen):
         return f"{self.first}-{self.last}"
 
     def shuffled(self) -> Iterator[int]:
-        """Return every port once, starting at a random one: servers that start together rarely collide."""
+        """Yield every port once, from a random one on, so that simultaneous starts rarely collide."""
         count = self.last - self.first + 1
         start = random.randrange(count)  # noqa: S311 - spreads, hides nothing
         return (self.first + (start + offset) % count for offset in range(count))
 
 
 def bind_port(address: str, ports: PortRange | None) -> socket.socket:
-    """Return a listening socket on an address of this machine; ``0.0.0.0``, ``::`` and ``""`` mean all.
+    """Return a listening socket on an address of this machine: all for ``0.0.0.0``, ``*``, ``::`` and ``""``.
 
-    The socket stays bound: choosing a port, closing it and binding it again is a race.
+    `ports` None means any free port. The socket stays bound, since another process could take a port that is
+    chosen, closed and bound again.
 
     Raises
     ------
@@ -94,10 +95,10 @@ def bind_port(address: str, ports: PortRange | None) -> socket.socket:
 
 
 def free_ports(address: str, count: int = 1) -> list[int]:
-    """Return different free ports for servers that bind them later.
+    """Return `count` different free ports for servers that bind them later.
 
-    They are below the kernel's ephemeral range, so that neither an outgoing connection nor a server that
-    binds port 0 gets one of them in the meantime.
+    They are below the kernel's ephemeral range where this leaves enough ports, so that neither an outgoing
+    connection nor a server that binds port 0 gets one of them in the meantime.
 
     Raises
     ------

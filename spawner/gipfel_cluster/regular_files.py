@@ -49,7 +49,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     Parameters
     ----------
     follow
-        True where the path itself may be a symbolic link, as a path typed by the user may.
+        True if the path itself may be a symbolic link, such as a path that the user typed.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
 
 
 def open_log(path: Path, *, truncate: bool = False) -> int:
-    """Return a file descriptor that appends to a log; create the log with mode 0600 where it is missing.
+    """Return a file descriptor that appends to a log; create the log with mode 0600 if it is missing.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def open_log(path: Path, *, truncate: bool = False) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | _OPEN
     handle = os.open(path, flags, 0o600)
     _check_regular(handle, path)
-    # Child processes that write to it inherit the flag.
+    # Child processes that inherit the descriptor expect blocking writes.
     os.set_blocking(handle, True)
     if truncate:
         os.ftruncate(handle, 0)
@@ -80,7 +80,7 @@ def open_log(path: Path, *, truncate: bool = False) -> int:
 
 
 def read_secret(path: Path, max_bytes: int = 64 << 10) -> bytes:
-    """Return the content of a file with a secret, which its owner alone may read (0600).
+    """Return the content of a file with a secret, which only its owner may access (0600).
 
     Raises
     ------

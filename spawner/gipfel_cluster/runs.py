@@ -26,8 +26,9 @@ _MAX_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SCRATCH_PREFIX = "gipfel-"
 _LOCK_FILE = "lock"
+#: Age from which an unlocked scratch folder counts as abandoned.
 _MIN_AGE_S = 60.0
-# A socket's path may have 107 characters: TMPDIR is often too long, and on a remote file system.
+# A socket's path may have 107 characters. TMPDIR is often longer, or on a remote file system.
 _SCRATCH_ROOT = Path("/tmp")  # noqa: S108 - mkdtemp makes a directory that its owner alone can enter
 _MAX_LIVE_FILE_BYTES = 64 << 10
 
@@ -42,7 +43,7 @@ def runs_root(environment: dict[str, str] | None = None) -> Path:
 
 
 def user_cache(name: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return a directory of the user's cache: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
+    """Return the directory ``gipfel/NAME`` of the user's cache, ``$XDG_CACHE_HOME`` or else ``~/.cache``."""
     configured = environment.get("XDG_CACHE_HOME", "")
     home = Path(environment.get("HOME") or Path.home())
     return Path(configured if configured.startswith("/") else home / ".cache", "gipfel", name)
@@ -51,8 +52,8 @@ def user_cache(name: str, environment: Mapping[str, str] = os.environ) -> Path:
 def make_private(folder: Path) -> None:
     """Create a directory and its missing parents, each accessible to its owner alone (0700).
 
-    ``mkdir(mode=0o700, parents=True)`` applies the mode to the last one only: others could read
-    ``~/.gipfel``.
+    ``mkdir(mode=0o700, parents=True)`` would apply the mode only to the last directory, so that other users
+    could read ``~/.gipfel``.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
@@ -143,7 +144,8 @@ class RunFolder:
 class ScratchFolder:
     """A short-lived private directory (0700) on the local disk, locked by its process.
 
-    A process that is killed leaves its directory behind: the user's next process removes the unlocked ones.
+    A process that is killed leaves its directory behind; the next process of the user that creates one
+    removes all that are unlocked.
     """
 
     path: Path

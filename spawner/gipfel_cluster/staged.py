@@ -1,16 +1,18 @@
-"""Copies of files of a shared file system on this node's disk or in its memory, and their use by containers.
+"""Staged data: copies of shared files on this node's disk or in its memory, for use in containers.
 
-A store is a directory of one user (0700) on a file system of the node, with a directory per content:
+A store is a directory of one user (0700) on a file system of the node. It has a directory for each content,
+that is, for the data that one or several paths have:
 
 =================  ==============================================================================
 ``<key>/data``     the copy; until it is complete and checked, ``<key>/part``
-``<key>/*.json``   a `StagedPath` per path whose content this is
+``<key>/*.json``   a `StagedPath` for each path that has this content
 =================  ==============================================================================
 
-A process that needs a content holds a shared lock on ``<key>``, one that makes it an exclusive lock. The
-kernel releases locks with their process, so a content without a lock is left over and `sweep` removes it.
+A process that uses a content holds a shared lock on ``<key>``, a process that writes it an exclusive lock.
+The kernel releases locks when their process ends, so a content without a lock is not needed, and `sweep`
+removes it.
 
-Only the standard library is imported, because Slurm runs this file by itself when a task has ended, also when
+Only the standard library is imported, because Slurm runs this file as a script when a task has ended, even if
 the task was killed (``srun --task-epilog``): `epilog_script` returns the program.
 """
 
@@ -30,9 +32,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-#: The annotation of an EDF that lists data to stage, and the prefix of those that say how.
+#: The annotation of an EDF that lists data to stage, and the prefix of the annotations with options.
 ANNOTATION = "com.gipfel.stage"
-#: The begin of an address of S3.
+#: Prefix of the addresses of S3 objects.
 OBJECTS = "s3://"
 MEMORY = Path("/dev/shm")  # noqa: S108 - the store in it is accessible to its owner alone
 _MAX_BYTES = 64 << 10
@@ -42,7 +44,10 @@ _LOCAL_TYPES = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
 class StagedPath(NamedTuple):
-    """A path of the shared file system, its size and time of change, and its copy on this node."""
+    """A path of the shared file system, its size and modification time, and its copy on this node.
+
+    ``size`` is in bytes; ``job`` is the ID of the job that staged it; ``copy`` is the path of the copy.
+    """
 
     path: str
     size: int
@@ -52,13 +57,13 @@ class StagedPath(NamedTuple):
 
     @property
     def in_containers(self) -> str:
-        """Return the path that containers have it at, which for an object of S3 is below ``/s3``."""
+        """Return the path in containers: the same, or one below ``/s3`` for an S3 object."""
         return f"/s3/{self.path.removeprefix(OBJECTS)}" if self.path.startswith(OBJECTS) else self.path
 
     def is_current(self) -> bool:
-        """Return whether the original still has the size and time of change of when it was copied.
+        """Return whether the original still has the size and modification time that it had when copied.
 
-        Objects of S3 count as unchanged while they are staged.
+        S3 objects count as unchanged while they are staged.
         """
         if self.path.startswith(OBJECTS):
             return True
@@ -70,13 +75,13 @@ class StagedPath(NamedTuple):
 
 
 def stores(disk: Path | None) -> dict[str, Path]:
-    """Return the stores that this node can have, by tier: ``nvme`` is a local disk, ``memory`` /dev/shm."""
+    """Return the user's stores on this node, by tier: ``nvme`` in `disk`, ``memory`` in ``/dev/shm``."""
     name = f"gipfel-staged-{os.geteuid()}"
     return {**({"nvme": disk / name} if disk else {}), "memory": MEMORY / name}
 
 
 def resolve_directory(template: str, environment: Mapping[str, str]) -> Path:
-    """Return a directory as configured, with ``~`` and variables replaced.
+    """Return the path of a configured directory, in which ``~`` and variables are replaced.
 
     Raises
     ------
@@ -98,7 +103,7 @@ def resolve_directory(template: str, environment: Mapping[str, str]) -> Path:
 
 
 def local_directory(environment: Mapping[str, str]) -> Path | None:
-    """Return the first directory for temporary files that is on a local disk."""
+    """Return the first of ``$SLURM_TMPDIR``, ``$TMPDIR`` and ``/tmp`` that is on a local disk; else None."""
     for name in ("SLURM_TMPDIR", "TMPDIR"):
         given = environment.get(name, "")
         if given.startswith("/") and file_system_type(Path(given)) in _LOCAL_TYPES:
@@ -123,10 +128,10 @@ def file_system_type(path: Path) -> str:
 
 
 def available_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that this process may still use: of the node, and of its control groups' limits.
+    """Return the bytes of memory that this process may still use: what node and control groups leave.
 
-    Slurm limits a job by a group, of version 1 or 2, above that of each process. Pages of files in the cache
-    make room, those of tmpfs don't.
+    Slurm limits a job with a control group (version 1 or 2) above the groups of its processes. The page cache
+    of files counts as available, but that of tmpfs does not.
     """
     available = 0
     for line in Path("/proc/meminfo").read_text(errors="replace").splitlines():
@@ -156,7 +161,7 @@ def _left_in(group: Path, limit: str, current: str, prefix: str) -> int:
         memory_files = counters.get(f"{prefix}shmem", "0")
         return int(texts[0]) - int(texts[1]) + int(cached) - int(memory_files)
     except (OSError, ValueError):
-        # Without a file, or with the limit ``max``, it has no limit.
+        # The group has no limit if a file is missing, or if the limit is ``max``.
         return sys.maxsize
 
 
@@ -176,7 +181,7 @@ def open_store(store: Path) -> None:
 
 
 def lock_content(content: Path, *, exclusive: bool) -> int | None:
-    """Return a descriptor that locks a content's directory; None if another process's lock excludes it.
+    """Return a descriptor with a lock on a content's directory; None if another process's lock excludes it.
 
     Raises
     ------
@@ -187,7 +192,7 @@ def lock_content(content: Path, *, exclusive: bool) -> int | None:
         descriptor = os.open(content, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-            # It may have been removed between the two calls, and made again by another process.
+            # Another process may have removed and recreated the directory between the two calls.
             if os.path.samestat(os.fstat(descriptor), content.stat()):
                 return descriptor
         except BlockingIOError:
@@ -200,16 +205,16 @@ def lock_content(content: Path, *, exclusive: bool) -> int | None:
 
 
 def share_content(lock: int) -> bool:
-    """Turn an exclusive lock into a shared one; return whether the content is still there.
+    """Turn an exclusive lock into a shared one; return whether the content still exists.
 
-    The kernel releases the first lock before it grants the second one.
+    It may not, since the kernel releases the first lock before it grants the second one.
     """
     fcntl.flock(lock, fcntl.LOCK_SH)
     return os.fstat(lock).st_nlink > 0
 
 
 def sweep(store: Path) -> int:
-    """Remove contents that no process needs, and an empty store; return the number of bytes freed."""
+    """Remove contents that no process uses, and then the store if it is empty; return the bytes freed."""
     freed = 0
     with suppress(OSError):
         open_existing(store)
@@ -245,12 +250,12 @@ def _remove_unused(content: Path) -> int:
 
 
 def path_file(content: Path, path: str) -> Path:
-    """Return the file in a content's directory that describes a path with this content."""
+    """Return the ``.json`` file in a content's directory that describes a path with this content."""
     return content / f"{hashlib.sha256(path.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
 
 
 def describe_path(content: Path, path: str, size: int, mtime_ns: int, job: str) -> None:
-    """Write that a path of the shared file system has this content."""
+    """Write the file which says that a path of the shared file system has this content."""
     file = path_file(content, path)
     part = file.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps({"path": path, "size": size, "mtime_ns": mtime_ns, "job": job}))
@@ -258,7 +263,7 @@ def describe_path(content: Path, path: str, size: int, mtime_ns: int, job: str) 
 
 
 def staged_paths(node_stores: Mapping[str, Path]) -> Iterator[tuple[str, StagedPath]]:
-    """Yield the tier and path of each complete copy of this user in a node's stores."""
+    """Yield the tier and `StagedPath` of each complete copy in the stores of `stores`."""
     for tier, store in node_stores.items():
         with suppress(OSError):
             open_existing(store)
@@ -285,7 +290,7 @@ def _read(file: Path) -> StagedPath | None:
 def epilog_script(fast: str) -> str:
     """Return a shell script that removes what a killed task left in the stores of its node.
 
-    ``fast`` is the configured directory of that storage class, empty for the default.
+    ``fast`` is the configured directory of the storage class ``fast``, empty for the default.
     """
     words = (sys.executable, "-I", "-S", __file__, fast)
     return f"#!/bin/sh\nexec {shlex.join(words)}\n"

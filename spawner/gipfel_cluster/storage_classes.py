@@ -1,7 +1,8 @@
 """Storage classes of a site: ``fast`` on each node, ``shared`` by all nodes, ``keep`` for what must last.
 
-Each class is a directory. Staging copies to ``fast``; data, checkpoints and services are named below the
-others as ``shared:imagenet.sqsh`` or ``keep:runs/7``. The first of these that names a class is used:
+Each class is a directory. Staging copies data to ``fast``. Paths of data, checkpoints and services may begin
+with a class, such as ``shared:imagenet.sqsh`` or ``keep:runs/7``. The directory of each class is configured
+by the first of these that names it:
 
 1. ``$GIPFEL_STORAGE_FAST``, ``$GIPFEL_STORAGE_SHARED``, ``$GIPFEL_STORAGE_KEEP``
 2. the user's ``~/.gipfel/storage.yaml``
@@ -9,7 +10,7 @@ others as ``shared:imagenet.sqsh`` or ``keep:runs/7``. The first of these that n
 4. the defaults: ``fast`` is the first of ``$SLURM_TMPDIR``, ``$TMPDIR`` and ``/tmp`` that is on a local disk,
    ``shared`` is ``$SCRATCH`` or the home directory, ``keep`` is the home directory
 
-A file has a key per class, with a directory, and a Kubernetes ``StorageClass`` where there is one::
+A file has a key for each class, with a directory, and optionally with the ``StorageClass`` on Kubernetes::
 
     fast: /local/$USER
     shared: {directory: /scratch/$USER, kubernetes: cephfs}
@@ -29,7 +30,7 @@ from .staged import local_directory, resolve_directory, stores
 
 ClassName = Literal["fast", "shared", "keep"]
 CLASS_NAMES: tuple[ClassName, ...] = get_args(ClassName)
-#: Names the site's file.
+#: Variable with the path of the site's file, and prefix of the variables of the classes.
 VARIABLE = "GIPFEL_STORAGE"
 _NAMED = re.compile(rf"({'|'.join(CLASS_NAMES)}):(.*)", re.DOTALL)
 _Template = Annotated[OneLine, Field(pattern=r"^(?:[/~$].*)?$", max_length=1000)]
@@ -64,7 +65,7 @@ _FILE = DefinitionFile(
 
 
 class StorageClasses(StorageFile):
-    """Storage classes as configured; ``origins`` names where each one is from."""
+    """Storage classes as configured; ``origins`` has the file or variable that configured each one."""
 
     origins: dict[ClassName, str] = Field(default={})
 
@@ -100,7 +101,7 @@ class StorageClasses(StorageFile):
         return cls(**{str(name): each for name, each in found.items()}, origins=origins)
 
     def directory(self, name: ClassName, environment: Mapping[str, str]) -> Path | None:
-        """Return the directory of a class; None where ``fast`` has none, since no local disk is known.
+        """Return the directory of a class; None for ``fast`` if no local disk is known.
 
         Raises
         ------
@@ -137,7 +138,7 @@ def _default(name: ClassName, environment: Mapping[str, str]) -> Path | None:
 
 
 def resolve_path(text: str, environment: Mapping[str, str]) -> str:
-    """Return a path, in which ``shared:``, ``keep:`` or ``fast:`` stands for the directory of that class.
+    """Return a path with the directory of the class instead of a prefix ``shared:``, ``keep:`` or ``fast:``.
 
     Raises
     ------
@@ -160,5 +161,5 @@ def resolve_path(text: str, environment: Mapping[str, str]) -> str:
 
 
 def node_stores(environment: Mapping[str, str]) -> dict[str, Path]:
-    """Return the stores of staged copies on this node: ``nvme`` is in the class ``fast``, and ``memory``."""
+    """Return the stores of staged copies on this node, with ``nvme`` in the directory of ``fast``."""
     return stores(StorageClasses.load(environment).directory("fast", environment))

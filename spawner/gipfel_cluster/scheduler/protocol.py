@@ -62,10 +62,6 @@ class Placement(Frozen):
 class JobRequest(Placement):
     """A request to submit a job; an empty text or 0 is the scheduler's default unless stated otherwise.
 
-    ``script``
-        Content of the batch script, which begins with ``#!``.
-    ``directory``
-        Absolute path of the working directory.
     ``environment``
         All variables of the job. The command that submits gets them in its own environment, never as
         arguments.
@@ -79,30 +75,26 @@ class JobRequest(Placement):
         The unix user to act as; empty for the user of the calling process.
     ``mark``
         A comment of the job by which it is found if the scheduler accepted it but its answer was lost.
-    ``requeue``
-        Whether the scheduler may run the job again after a node failure.
     ``warn_s``
         Seconds before the time limit at which the script gets SIGUSR1; 0 for never.
     ``append``
         Append to the log of an earlier run of the job instead of replacing it.
-    ``exclude``
-        Hostlist of nodes on which the job must not run.
     ``site_arguments``
         Arguments for the command that submits, from the site's configuration, never from a user.
     """
 
     name: Annotated[OneLine, Field(min_length=1, max_length=128)]
-    script: str
-    directory: Annotated[OneLine, Field(pattern=r"^/")]
+    script: str  # the content of the batch script
+    directory: Annotated[OneLine, Field(pattern=r"^/")]  # the working directory
     output: OneLine = ""
     constraint: Constraint = ""
     memory: Memory = ""
-    exclude: Hostlist = ""
+    exclude: Hostlist = ""  # nodes on which the job must not run
     nodes: Annotated[int, Field(ge=1, le=65536)] = 1
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
     cpus_per_task: Annotated[int, Field(ge=0, le=65536)] = 0
     mark: Annotated[OneLine, _optional(r"[A-Za-z0-9-]+", 64)] = ""
-    requeue: bool = True
+    requeue: bool = True  # whether the job may run again after a node failure
     warn_s: Annotated[int, Field(ge=0, le=65535)] = 0
     append: bool = False
     array: Annotated[int, Field(ge=0, le=10_000)] = 0
@@ -260,8 +252,7 @@ class Association(Frozen):
 class Reservation(Frozen):
     """Nodes reserved for some users; ``start`` and ``end`` are ISO times, ``active`` means that it has begun.
 
-    ``users``, ``accounts`` and ``groups`` are names that may use it; with a minus before them, all other ones
-    may.
+    ``users``, ``accounts`` and ``groups`` may use it; names with a minus before them may not.
     """
 
     name: str
@@ -334,7 +325,7 @@ class GpuBudget(Frozen):
 class GpuUsage(Frozen):
     """GPU hours of a user's jobs; ``used`` is None if the scheduler has no accounting.
 
-    ``budgets`` has one entry for each of the user's accounts whose GPU hours are limited.
+    ``budgets`` has the user's accounts whose GPU hours are limited.
     """
 
     used: float | None = None
@@ -358,17 +349,9 @@ class GpuAccounting(Protocol):
 class Waits(Frozen):
     """Times in seconds that a user's jobs of one size waited in the queue of a partition.
 
-    Parameters
-    ----------
-    gpus
-        Size of the jobs in GPUs: "0", "1", "2-7", "8-31" or "32+".
-    jobs
-        Number of jobs.
-    half_s
-        Half of the jobs started within this time.
-    most_s
-        At least 95 % of such jobs start within this time, with a confidence of 95 %; None for fewer than 59
-        jobs, which can't show that.
+    ``gpus`` is the size of the jobs: "0", "1", "2-7", "8-31" or "32+"; ``jobs`` is their number. Half of them
+    started within ``half_s``. With a confidence of 95 %, at least 95 % of such jobs start within ``most_s``;
+    None for fewer than 59 jobs, which can't show that.
     """
 
     partition: str
