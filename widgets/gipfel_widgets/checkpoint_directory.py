@@ -1,8 +1,9 @@
-"""Verify, rename, replace and delete checkpoints so that a kill at any moment leaves whole ones.
+"""Verify, rename, replace and delete checkpoints, so that a kill at any moment leaves only complete ones.
 
-`SpaceWatch` reports that one won't fit, before or when writing it fails.
+`Installer` does this for the checkpoints of one run. `SpaceWatch` reports that the next checkpoint won't fit,
+or that one could not be written because the disk or a quota is full.
 
-Standard library only: the process that copies checkpoints uses it without PyTorch.
+Only the standard library is imported, since the process that copies checkpoints runs without PyTorch.
 """
 
 import errno
@@ -33,13 +34,16 @@ from gipfel_extension.data.checkpoints import (
 from gipfel_extension.telemetry.events import report_to_job
 from gipfel_extension.telemetry.files import open_regular, read_json, read_regular
 
+#: Phases of a checkpoint; ``drain`` copies from a node, ``retention`` deletes older ones.
 Phase = Literal["write", "hash", "drain", "manifest", "verify", "rename", "retention"]
+#: Callback that gets the phase that begins and the checkpoint's step.
 OnPhase = Callable[[Phase, int], None]
 
+#: File with sizes and hashes of a rank's files; it exists when all of them are complete.
 _HASHES = ".hashes-{rank}.json"
 _MAX_HASHES_BYTES = 16 << 20
 _CHUNK_BYTES = 4 << 20
-#: Tells one attempt to write a checkpoint from an earlier one of the same step.
+#: File with the number of the attempt, which distinguishes it from an earlier one for the same step.
 _ATTEMPT = ".attempt"
 _GIB = 1 << 30
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -49,11 +53,11 @@ _MAX_CAUSES = 10
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint can't be written, read or verified; one line."""
+    """A checkpoint can't be written, read or verified; the message is one line."""
 
 
 def write_synced(path: Path, document: Any) -> None:
-    """Write a JSON file that is complete and on disk, or as it was."""
+    """Write a JSON file so that after a crash it is either complete on disk, or unchanged."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
         json.dump(document, file)
@@ -63,12 +67,12 @@ def write_synced(path: Path, document: Any) -> None:
 
 
 def work_directory(directory: Path, step: int) -> Path:
-    """Return the path at which the files of a checkpoint are collected."""
+    """Return the directory in which the files of a checkpoint are collected before it is complete."""
     return directory / f".step-{step}.writing"
 
 
 def begin(directory: Path, step: int, attempt: int) -> None:
-    """Make an empty directory for the files of a checkpoint."""
+    """Create an empty work directory for a checkpoint; ``attempt`` is a random number of this attempt."""
     work = work_directory(directory, step)
     if work.exists():
         shutil.rmtree(work)
@@ -77,7 +81,7 @@ def begin(directory: Path, step: int, attempt: int) -> None:
 
 
 def is_attempt(work: Path, attempt: int) -> bool:
-    """Return whether files of this attempt are still collected there."""
+    """Return whether a work directory still belongs to this attempt."""
     try:
         return read_regular(work / _ATTEMPT, 100) == str(attempt).encode()
     except OSError:
@@ -85,7 +89,7 @@ def is_attempt(work: Path, attempt: int) -> bool:
 
 
 def crc32_of(path: Path) -> int:
-    """Return the CRC-32 of a file, which finds what a crash has torn."""
+    """Return the CRC-32 of a file, which is enough to find files that a crash has left incomplete."""
     found = 0
     with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -94,18 +98,33 @@ def crc32_of(path: Path) -> int:
 
 
 def write_part(work: Path, rank: int, files: dict[str, Any], seconds: float) -> None:
-    """Record that all files of a rank are there, and the seconds that writing them took."""
+    """Record that all files of a rank are in `work`, and the seconds that writing them took.
+
+    ``files`` has the size in bytes and SHA-256 of each file by name.
+    """
     write_synced(work / _HASHES.format(rank=rank), {"files": files, "seconds": seconds})
 
 
 def missing_parts(work: Path, world: int) -> list[int]:
-    """Return the ranks whose files are not all there."""
+    """Return the ranks from 0 to `world` - 1 whose files are not all in `work`."""
     names = {path.name for path in work.iterdir()}
     return [rank for rank in range(world) if _HASHES.format(rank=rank) not in names]
 
 
 class Installer:
-    """Gives the written checkpoints of a run their names, and deletes older ones of that run."""
+    """Verifies written checkpoints of a run, renames them to ``step-N``, and deletes older ones of that run.
+
+    Parameters
+    ----------
+    directory
+        Directory of the checkpoints.
+    run
+        ID of the run in ``.run.json``; None if it is not known.
+    keep
+        Number of checkpoints to keep.
+    on_phase
+        Called at the beginning of each phase.
+    """
 
     def __init__(self, directory: Path, run: str | None, keep: int, on_phase: OnPhase) -> None:
         self._directory, self._run, self._keep, self._on_phase = directory, run, keep, on_phase
@@ -116,18 +135,20 @@ class Installer:
         Parameters
         ----------
         facts
-            ``world_size``, ``stall_s`` and ``began``, the UTC second of the beginning.
+            ``world_size``, ``stall_s`` (seconds that training waited) and ``began`` (UTC seconds of the
+            start).
         files
-            Size and SHA-256 of files beside those of the ranks.
+            Size and SHA-256 of further files, which belong to no rank.
 
         Raises
         ------
         CheckpointError
-            It is damaged. Then nothing older is deleted.
+            The checkpoint is damaged. It is renamed to ``.step-N.damaged``, and no older one is deleted.
         """
         work, target = work_directory(self._directory, step), self._directory / f"step-{step}"
         if (work / MANIFEST_NAME).exists():
-            # A kill came after it was written, and the parts may be gone.
+            # An earlier installation was killed after it wrote the manifest; the files of hashes may be
+            # deleted.
             manifest = read_manifest(work)
         else:
             manifest = self._write_manifest(step, facts, files)
@@ -162,7 +183,7 @@ class Installer:
         return manifest
 
     def remove_old(self, step: int) -> None:
-        """Delete what is older than the newest `keep`; the newest, `step`, has been verified."""
+        """Delete this run's checkpoints beyond the newest `keep`; the verified `step` is the newest."""
         self._on_phase("retention", step)
         older = [
             path for path in step_directories(self._directory) if step_of(path) < step and self._is_own(path)
@@ -175,14 +196,14 @@ class Installer:
                 delete(path)
 
     def _is_own(self, path: Path) -> bool:
-        """Return whether this run wrote a checkpoint, or no run finished it."""
+        """Return whether a checkpoint belongs to this run, or is an unfinished one of an unknown run."""
         run = run_of(path)
         unfinished = not (path / MANIFEST_NAME).exists() and not (path / METADATA_NAME).exists()
         return unfinished if run is None else run == self._run
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Finish or remove what a kill has left; what did not verify stays."""
+    """Finish or remove what a killed process has left; keep damaged checkpoints."""
     for path in directory.glob(".step-*.removing"):
         if LEFTOVER.fullmatch(path.name):
             finish_replacing(path)
@@ -192,7 +213,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Wait until the names in a directory are on disk."""
+    """Wait until the entries of a directory (new, renamed and deleted files) are on disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
@@ -201,12 +222,12 @@ def sync(directory: Path) -> None:
 
 
 def replace(work: Path, target: Path) -> None:
-    """Move a verified checkpoint to its name; what had the name before is deleted afterwards.
+    """Rename a verified checkpoint to `target`, and then delete an earlier checkpoint of that name.
 
     Raises
     ------
     CheckpointError
-        The name is that of a file or a link, which is not a checkpoint.
+        `target` is a file or a link, which is not a checkpoint.
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise CheckpointError(f"{target} is a link or a file. Rename it.")
@@ -226,7 +247,7 @@ def replace(work: Path, target: Path) -> None:
 
 
 def warn_of_earlier_run(directory: Path) -> None:
-    """Say on standard error that checkpoints of an earlier run are there, and not loaded."""
+    """Print a warning on standard error if the directory has checkpoints of an earlier run."""
     run = current_run(directory)
     steps = [step_of(path) for path in step_directories(directory) if run_of(path) not in {run, None}]
     if run is not None and steps:
@@ -237,7 +258,7 @@ def warn_of_earlier_run(directory: Path) -> None:
 
 
 def finish_replacing(before: Path) -> None:
-    """Give the name back to a checkpoint if a kill was between the two renames of `_replace`."""
+    """Give a checkpoint its name if `replace` was killed between its two renames."""
     target = before.with_name(before.name.removeprefix(".").removesuffix(".removing"))
     work = before.with_name(f".{target.name}.writing")
     if os.path.lexists(target) or not work.exists():
@@ -253,7 +274,7 @@ def finish_replacing(before: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a checkpoint so that a kill meanwhile leaves no half one under its name."""
+    """Delete a checkpoint; rename it first, so that a kill leaves no incomplete one under its name."""
     step = step_of(path)
     hidden = path.with_name(f".step-{step}.removing")
     shutil.rmtree(hidden, ignore_errors=True)
@@ -274,12 +295,12 @@ class SpaceWatch:
         self._reported = False
 
     def check(self, checkpoint: Path) -> bool:
-        """Report once, until it fits again, that another checkpoint like this won't fit.
+        """Report that another checkpoint of this size won't fit; report it again only after one has fit.
 
         Returns
         -------
         bool
-            Whether it fits; True if that is unknown.
+            Whether it fits; True if the sizes can't be read.
         """
         try:
             needed = sum(each.stat().st_size for each in checkpoint.iterdir())
@@ -297,7 +318,7 @@ class SpaceWatch:
         return fits
 
     def check_failure(self, error: BaseException) -> None:
-        """Report once, until it fits again, that a checkpoint was not written if the space is used up."""
+        """If the disk or quota is full, report that a checkpoint was not written; don't repeat a report."""
         if self._reported or not (_has_full_error(error) or self._is_full()):
             return
         self._reported = True
@@ -307,7 +328,7 @@ class SpaceWatch:
         )
 
     def _is_full(self) -> bool:
-        """Return whether a small file can't be written: errors of PyTorch often have no number."""
+        """Return whether even a small file can't be written; PyTorch's errors often have no error number."""
         try:
             with tempfile.TemporaryFile(dir=self._directory) as file:
                 file.write(os.urandom(_PROBE_BYTES))

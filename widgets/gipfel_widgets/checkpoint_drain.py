@@ -1,11 +1,12 @@
 """Checkpoints in memory or on a node's own disk first, copied to the shared file system by another process.
 
-Each rank writes its files into a directory of its node, which takes a fraction of the time. A process of the
-node, `Drainer`, copies and hashes them: at its turn, no faster than a limit. It outlives the ranks, so
-that a checkpoint which all of them wrote is completed after a crash. That of rank 0's node installs the
-checkpoint when the files of all ranks have arrived. What a killed one has left is copied by the next one.
+Each rank writes its files into a directory of its node (`NodeStaging`), which takes a fraction of the time.
+One process per node (`Drainer`) copies and hashes them, each rank's files at its turn and no faster than a
+limit. It outlives the ranks, so that a checkpoint which all of them wrote is completed after a crash. The
+process on rank 0's node installs the checkpoint when the files of all ranks have arrived. If a process is
+killed, its successor copies what is left.
 
-The process imports the standard library alone; its command is ``python -m gipfel_widgets.checkpoint_drain``.
+The process imports only the standard library; its command is ``python -m gipfel_widgets.checkpoint_drain``.
 """
 
 import hashlib
@@ -48,36 +49,38 @@ from .checkpoint_directory import (
     write_part,
 )
 
-#: Command that runs `main`; its arguments are the node's directory and that of the checkpoints.
+#: Command that runs `main`; its arguments are the node's directory and the one of the checkpoints.
 COMMAND: Sequence[str] = (sys.executable, "-m", "gipfel_widgets.checkpoint_drain")
 
+#: File that lists a rank's files on this node; removed after they are copied.
 _PART = ".part-{rank}.json"
+#: Rank 0's request to install a checkpoint, the answer, and the directory of the processes' lock files.
 _REQUEST, _OUTCOME, _LOCKS = "request.json", "outcome.json", "k"
 _MAX_BYTES = 16 << 20
 _CHUNK_BYTES = 4 << 20
 _POLL_S, _LOOK_S = 0.05, 1.0
-#: Seconds without any progress after which the files of another node are not expected any more.
+#: Seconds without progress after which files of other nodes are no longer expected.
 _STUCK_S = 30.0
 _RESTARTS = 3
-#: A tenth of a core's time while training wants all of them; less could keep a checkpoint from ending.
+#: Gives the process about a tenth of a core if training uses all; with less, a checkpoint might never end.
 _NICE = 10
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - compared only
 
 
 class NodeStaging:
-    """A rank's side: the directory of its node, and the process that copies from there.
+    """A rank's access to the directory of its node, and to the process that copies from there.
 
     Parameters
     ----------
     local
-        A directory on the node's disk or in its memory.
+        A directory on the node's disk or in its memory; the files are in a private directory below it.
     directory
         Directory of the checkpoints.
 
     Raises
     ------
     CheckpointError
-        It belongs to another user, or can't be made.
+        The private directory can't be created, or others can access it.
     """
 
     def __init__(self, local: Path, directory: Path) -> None:
@@ -101,7 +104,7 @@ class NodeStaging:
         return self.root / f"step-{step}"
 
     def has_room(self, count: int) -> bool:
-        """Return whether another `count` bytes leave half of the free space to others."""
+        """Return whether `count` bytes would use at most half of the free space."""
         about = os.statvfs(self.root)
         free = float(about.f_bavail * about.f_frsize)
         if os.fspath(self.root).startswith(_SHARED_MEMORY):
@@ -109,14 +112,14 @@ class NodeStaging:
         return 2 * count <= free
 
     def recover(self) -> None:
-        """Copy what an earlier training has left on this node; wait for its process where it still runs."""
+        """Copy what an earlier training left on this node; if its process still runs, wait for that first."""
         wait_for_lock_holders(self.root / _LOCKS, lambda _: None)
         if step_directories(self.root):
             self.start()
             self.stop()
 
     def start(self) -> None:
-        """Start the process, unless it runs; if it dies, it is started again, a few times."""
+        """Start the process unless it runs; if it dies, a thread restarts it, up to three times."""
         if self._watcher is None or not self._watcher.is_alive():
             self._process = self._launch()
             self._watcher = threading.Thread(target=self._watch, daemon=True)
@@ -129,13 +132,13 @@ class NodeStaging:
             self._process = self._launch()
             if self._ending:
                 self._end_input()
-        # What dies again and again has a reason that another start does not remove.
+        # If it dies repeatedly, another start would not help.
         if self._process is not None:
             self._process.kill()
 
     def _launch(self) -> "subprocess.Popen[bytes]":
         lock, descriptor = create_lock_file(self.root / _LOCKS)
-        # The path of modules may have been extended by code.
+        # The program may have extended sys.path, which the process needs, too.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
         process = subprocess.Popen(
             [*COMMAND, os.fspath(self.root), os.fspath(self._directory.absolute())],
@@ -166,19 +169,23 @@ class NodeStaging:
                 self._process.stdin.close()
 
     def put(self, step: int, rank: int, document: dict[str, Any]) -> None:
-        """Record that a rank's files are on this node.
+        """Record that a rank's files are complete on this node.
 
-        ``files`` has the CRC-32 of each; ``rate`` is in bytes per second, ``not_before`` a UTC second.
+        The document's ``files`` has the CRC-32 of each file by name, ``attempt`` the number of the attempt,
+        ``rate`` the limit in bytes per second (0 for none), ``not_before`` the UTC second of its turn.
         """
         _write(self.path(step) / _PART.format(rank=rank), document | {"rank": rank})
 
     def install(self, step: int, request: dict[str, Any]) -> dict[str, Any]:
-        """Request the installation of a checkpoint that all ranks wrote; wait for it, return its manifest.
+        """Request and await the installation of a checkpoint that all ranks wrote; return its manifest.
+
+        ``request`` has the facts of `Installer.install`, and ``run``, ``keep``, ``files`` and ``spread_s``
+        (seconds from the first rank's turn to the last one's). Only rank 0 calls this.
 
         Raises
         ------
         CheckpointError
-            It could not be copied or verified.
+            The checkpoint could not be copied or verified.
         """
         outcome = self.root / _OUTCOME
         outcome.unlink(missing_ok=True)
@@ -200,7 +207,7 @@ def _result(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 class Drainer:
-    """Copies the checkpoints of one node to the shared file system, and installs those of rank 0's node."""
+    """Copies files of checkpoints from a node's directory `root`; on rank 0's node also installs them."""
 
     def __init__(self, root: Path, directory: Path, on_phase: OnPhase = lambda _phase, _step: None) -> None:
         self._root, self._directory, self._on_phase = root, directory, on_phase
@@ -209,7 +216,7 @@ class Drainer:
         self._look_at = 0.0
 
     def run(self, stdin: int) -> None:
-        """Copy until the ranks have closed a pipe, and then what is complete."""
+        """Copy until the ranks close the pipe `stdin`, then what is complete; a byte in it means: hurry."""
         ended = False
         while True:
             waits = self._once(ended=ended)
@@ -224,7 +231,7 @@ class Drainer:
             shutil.rmtree(path, ignore_errors=True)
 
     def _once(self, *, ended: bool) -> bool:
-        """Copy and install what can be; return whether something is expected yet."""
+        """Copy and install all that is possible now; return whether to expect more."""
         waits = False
         for path in sorted(step_directories(self._root), key=step_of):
             try:
@@ -240,7 +247,7 @@ class Drainer:
         step, request = step_of(path), path / _REQUEST
         work = work_directory(self._directory, step)
         asked = read_json(request, _MAX_BYTES) if request.exists() else None
-        # Of ranks that ended while they wrote, rank 0's node has files and no request.
+        # If the ranks ended before all had written, rank 0's node has files but no request.
         if ended and asked is None and (path / _PART.format(rank=0)).exists():
             shutil.rmtree(path)
             return False
@@ -251,7 +258,7 @@ class Drainer:
         return self._install(path, asked)
 
     def _deliver(self, part: Path, work: Path, step: int) -> bool:
-        """Copy the files of one rank when it is its turn; return whether they are there, or not wanted."""
+        """Copy a rank's files at its turn; return whether they are copied or no longer needed."""
         document = read_json(part, _MAX_BYTES)
         if not self._hurries and time.time() < document["not_before"]:
             return False
@@ -272,12 +279,12 @@ class Drainer:
     def _copy(
         self, source: Path, target: Path, crc: int, rate: float, step: int
     ) -> tuple[tuple[int, str], float]:
-        """Copy a file at no more than `rate` bytes per second.
+        """Copy a file at no more than `rate` bytes per second (0: no limit), and compare its CRC-32.
 
         Returns
         -------
         tuple
-            Its size and SHA-256, and the seconds without pauses.
+            Its size and SHA-256, and the seconds that copying took without pauses.
         """
         digest, found, busy, total = hashlib.sha256(), 0, 0.0, 0
         with open_regular(source) as read, target.open("wb") as write:
@@ -300,7 +307,7 @@ class Drainer:
             start = time.monotonic()
             write.flush()
             os.fsync(write.fileno())
-            # What verifies it shall read what was stored, and training needs the memory more.
+            # The verification must read the stored data, not the page cache, whose memory training needs.
             os.posix_fadvise(write.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             busy += time.monotonic() - start
         if found != crc:
@@ -308,7 +315,7 @@ class Drainer:
         return (total, digest.hexdigest()), busy
 
     def _install(self, path: Path, asked: dict[str, Any]) -> bool:
-        """Install a checkpoint when all of its files are there; return whether files are missing yet."""
+        """Install a checkpoint when all of its files have arrived; return whether to wait for more."""
         step, world = step_of(path), asked["world_size"]
         work, target = work_directory(self._directory, step), self._directory / f"step-{step}"
         installer = Installer(self._directory, asked["run"], asked["keep"], self._on_phase)
@@ -318,7 +325,7 @@ class Drainer:
         if not work.exists():
             manifest = read_manifest(target) if target.exists() else {}
             if manifest.get("run") == asked["run"] and manifest["time_ns"] / 1e9 >= asked["began"]:
-                # A kill came after it was renamed, before older ones were deleted.
+                # An earlier process renamed the checkpoint, but was killed before it deleted older ones.
                 installer.remove_old(step)
                 self._end(path, "", manifest)
             else:
@@ -332,7 +339,7 @@ class Drainer:
             if seen != self._progress[0]:
                 self._progress = seen, time.monotonic()
             waited = time.monotonic() - self._progress[1]
-            # The longer files are waited for, the more seldom the shared file system is asked.
+            # The longer the wait, the less often the shared file system is read.
             self._look_at = time.monotonic() + min(_LOOK_S, waited / 10)
             if waited > _STUCK_S + asked["spread_s"]:
                 self._end(path, f"The files of rank {missing[0]} did not arrive from its node", None)
@@ -354,14 +361,14 @@ class Drainer:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Write a JSON file in one step; it needs not to survive the node."""
+    """Write a JSON file atomically, but without fsync: it need not survive a crash of the node."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_text(json.dumps(document))
     temporary.replace(path)
 
 
 def _register(pid: int) -> None:
-    """Let the launch's program of this node wait for a process when the ranks have ended."""
+    """Register a process in the launch's directory, so that the launch waits for it after the ranks."""
     launch = os.environ.get("GIPFEL_LAUNCH")
     if launch and Path(launch).is_dir():
         with suppress(OSError):
@@ -370,10 +377,10 @@ def _register(pid: int) -> None:
 
 
 def _lower_priority() -> None:
-    """Leave the cores, and by that the disks, to training wherever it wants them."""
+    """Lower this process's priority, so that training gets the cores, and with them the disks."""
     os.nice(_NICE)
-    # A session is a group of its own for the scheduler where this file exists, and the value above then
-    # counts only inside of it.
+    # With the kernel's autogroups, nice values count only within a session, and this is the session's own
+    # value.
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_NICE))
 
@@ -381,7 +388,7 @@ def _lower_priority() -> None:
 def main(arguments: Sequence[str], on_phase: OnPhase = lambda _phase, _step: None) -> int:
     """Copy checkpoints from a node's directory to that of the checkpoints until standard input is closed."""
     root, directory = (Path(each) for each in arguments)
-    # Slurm sends SIGTERM to every process of a step some seconds before SIGKILL: the time is used.
+    # Slurm sends SIGTERM to every process of a step some seconds before SIGKILL; copying uses this time.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     _lower_priority()

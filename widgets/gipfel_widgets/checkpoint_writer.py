@@ -1,6 +1,7 @@
-"""One rank's part of a checkpoint: when it is written, its files in the directory or on the node, and hashes.
+"""One rank's part of a checkpoint: its files with their hashes, and the times at which ranks write.
 
-`interval` and `turns` are computed from what was measured.
+`RankWriter` writes to the directory of the checkpoints or to the node. `History` counts failures and costs,
+from which `interval` and `turns` are computed.
 """
 
 import threading
@@ -30,13 +31,13 @@ from .checkpoint_directory import write_synced
 _MAX_HISTORY_BYTES = 1 << 20
 #: Shortest interval, as a multiple of the seconds that writing takes.
 _MIN_WRITES = 2.0
-#: Checkpoints that the history remembers, and what of each.
+#: Number of checkpoints in the history, and the fields of their manifests that are kept.
 _MAX_WRITES = 500
 _KEPT = ("step", "time_ns", "world_size", "run", "stall_s", "write_s", "rank_seconds")
 
 
 class RankWriter(FileSystemWriter):
-    """Writes a rank's file, then its hashes; rank 0 installs the checkpoint when all have."""
+    """Writes a rank's file and its hashes; rank 0 installs the checkpoint after all ranks have written."""
 
     def __init__(self, owner: "Checkpoints", step: int) -> None:
         staging = owner._staging  # noqa: SLF001 - one class in two parts
@@ -53,7 +54,7 @@ class RankWriter(FileSystemWriter):
         if staging and not staging.has_room(_bytes(plan)):
             self.path, self.sync_files, staging = self._work, True, None
         if staging is None:
-            # In the background: it does not slow down training.
+            # This runs in a background thread, so waiting for the rank's turn does not stop training.
             owner._hurry.wait(delay)  # noqa: SLF001
         owner.on_phase("write", self._step)
         began = time.monotonic()
@@ -69,7 +70,7 @@ class RankWriter(FileSystemWriter):
         paths = [Path(self.path) / name for name in names]
         if staging:
             part = {"attempt": self.attempt, "rate": owner.limit, "not_before": time.time() + delay}
-            # The process that copies hashes what it reads; this costs training a sixth of that.
+            # The process that copies computes SHA-256; a CRC-32 here costs training a sixth of that time.
             staging.put(
                 self._step, owner.rank, part | {"files": {each.name: crc32_of(each) for each in paths}}
             )
@@ -78,7 +79,7 @@ class RankWriter(FileSystemWriter):
         return done
 
     def finish(self, metadata: Any, results: Any) -> None:
-        """Write the metadata; on rank 0, when every rank has written."""
+        """Write the metadata and install the checkpoint; called on rank 0 after all have written."""
         super().finish(metadata, results)
         self.staged.wait()
         world = self._owner.world
@@ -93,7 +94,7 @@ class RankWriter(FileSystemWriter):
 
 
 def make_stager(*, on_gpu: bool) -> DefaultStager:
-    """Return what copies tensors to memory of the host."""
+    """Return the object that copies tensors to host memory, before they are written."""
     return DefaultStager(
         StagingOptions(
             use_pinned_memory=on_gpu, use_shared_memory=False,
@@ -103,13 +104,16 @@ def make_stager(*, on_gpu: bool) -> DefaultStager:
 
 
 def _bytes(plan: Any) -> int:
-    """Return the bytes of the tensors that a plan writes, about."""
+    """Return the approximate number of bytes that a plan writes: those of its tensors."""
     tensors = [each.tensor_data for each in plan.items if each.tensor_data is not None]
     return sum(each.chunk.sizes.numel() * each.properties.dtype.itemsize for each in tensors)
 
 
 class History:
-    """Starts, intended ends and seconds of training in a directory of checkpoints; rank 0 writes it."""
+    """History of a directory of checkpoints: starts, intended ends, seconds of training, cost of checkpoints.
+
+    Only rank 0 reads and writes the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -119,7 +123,7 @@ class History:
         self._writes: list[dict[str, Any]] = []
 
     def start(self) -> None:
-        """Read the file, and count this start. A file that is not valid is begun again."""
+        """Read the file, and count this start; replace an invalid file by a new one."""
         try:
             found = read_json(self._path, _MAX_HISTORY_BYTES)
             self.starts, self.ends = int(found["starts"]), int(found["ends"])
@@ -143,16 +147,17 @@ class History:
         return max(0, self.starts - 1 - self.ends)
 
     def failure_s(self, expected_s: float) -> float:
-        """Return the seconds between failures: the mean rate of a Gamma(k + 1/2) posterior.
+        """Return the estimated seconds between failures; `expected_s`, M, is the estimate without a history.
 
-        With k failures in T seconds it is (T + M/2) / (k + 1/2): M, the expected one, without any
-        history, and T / k after many. Source: Jeffreys' prior of a Poisson rate, scaled to the mean 1/M.
+        With k failures in T seconds it is (T + M/2) / (k + 1/2), which is M without a history, and approaches
+        T / k after many failures. It is the inverse mean rate of a Gamma(k + 1/2) posterior. Source:
+        Jeffreys' prior of a Poisson rate, scaled to the mean 1/M.
         """
         seconds = self._before + time.monotonic() - self._began
         return (seconds + expected_s / 2) / (self.failures + 0.5)
 
     def progress(self, manifest: dict[str, Any] | None = None) -> None:
-        """Write the file, with what a checkpoint cost, also when that is deleted one day."""
+        """Write the file; with a manifest, add the cost of its checkpoint, which outlives the checkpoint."""
         if manifest is not None:
             size = sum(each for each, _ in manifest["files"].values())
             kept = {name: manifest[name] for name in _KEPT}
@@ -165,9 +170,17 @@ class History:
 def interval(stall_s: float, write_s: float, failure_s: float) -> float:
     """Return the seconds of training between two checkpoints.
 
-    The optimum of Daly, equation 37 of doi:10.1016/j.future.2004.11.016, which refines Young's sqrt(2 d M)
-    (doi:10.1145/361147.361115), with the seconds that training waits as the cost d of a checkpoint and the
-    seconds between failures as M. No shorter than twice the time that writing one takes in the background.
+    It is Daly's optimum (equation 37 of doi:10.1016/j.future.2004.11.016), which refines Young's sqrt(2 d M)
+    (doi:10.1145/361147.361115), but at least twice `write_s`.
+
+    Parameters
+    ----------
+    stall_s
+        Seconds that training waits for a checkpoint, its cost d.
+    write_s
+        Seconds that writing a checkpoint takes in the background.
+    failure_s
+        Seconds between failures, M.
     """
     return max(daly(stall_s, failure_s), _MIN_WRITES * write_s)
 
@@ -175,13 +188,14 @@ def interval(stall_s: float, write_s: float, failure_s: float) -> float:
 def turns(rank_seconds: Sequence[float], window_s: float) -> tuple[float, int]:
     """Return the seconds between two turns of writing, and how many ranks write in each turn.
 
-    One rank after the other, each for the seconds that it took before, if all of them have finished in
-    `window_s`; otherwise as many at a time as are needed for that.
+    A turn is as long as the slowest rank took the last time. One rank writes in each turn if all ranks then
+    finish within `window_s` seconds; otherwise as many as are necessary. All write at once if the times are
+    unknown.
 
     Parameters
     ----------
     rank_seconds
-        Seconds that each rank's files took the last time; empty if that is unknown.
+        Seconds that writing each rank's files took the last time; empty if unknown.
     """
     seconds = max(rank_seconds, default=0.0)
     if window_s <= 0 or seconds <= 0:
@@ -191,7 +205,7 @@ def turns(rank_seconds: Sequence[float], window_s: float) -> tuple[float, int]:
 
 
 def turn_order(nodes: Sequence[str]) -> list[int]:
-    """Return the place of each rank in the order of writing: first one of each node, then the second ones."""
+    """Return each rank's position in the order of writing: first one rank of each node, then second ones."""
     count: dict[str, int] = {}
     places = []
     for rank, node in enumerate(nodes):

@@ -1,6 +1,6 @@
-"""Checkpoints of a training program: asynchronous, sharded, hashed, and complete or absent.
+"""Checkpoints of a training program: asynchronous, sharded, hashed, and either complete or absent.
 
-``Checkpoints`` stands on `torch.distributed.checkpoint`. It needs torch and numpy, and every rank uses it in
+``Checkpoints`` uses `torch.distributed.checkpoint`. It needs torch and numpy, and every rank calls it in
 the same way::
 
     checkpoints = Checkpoints("checkpoints", keep=2, every="auto")
@@ -13,14 +13,14 @@ the same way::
             break
     checkpoints.close()
 
-What is written: ``.step-N.writing`` gets each rank's file and its hashes, then ``.metadata``, then
-``manifest.json`` with all hashes; it is synced, read back, verified and renamed to ``step-N``. Then older
-ones of the same run beyond `keep` are deleted, each renamed first. So a kill at any moment leaves whole ones.
-With `local`, ranks write to memory or a disk of their node, and a process of the node does all of that
-(``checkpoint_drain``).
+The directory ``.step-N.writing`` gets each rank's file and its hashes, then ``.metadata``, then
+``manifest.json`` with all hashes. It is synced, read back, verified and renamed to ``step-N``. Then older
+checkpoints of the same run beyond `keep` are deleted, each after it was renamed. So a kill at any moment
+leaves only complete checkpoints under their names. With `local`, ranks write to memory or a disk of their
+node, and a process per node does the rest (``checkpoint_drain``).
 
-A training that does not load begins a new run: ``.run.json`` names it, and later loads see its checkpoints
-alone, even where an earlier run has left higher steps in the directory.
+A training that does not call `load` begins a new run, whose ID is in ``.run.json``. Later calls of `load` use
+only checkpoints of this run, even if an earlier run has left higher steps in the directory.
 """
 
 import os
@@ -64,8 +64,9 @@ from .checkpoint_drain import NodeStaging
 from .checkpoint_writer import History, RankWriter, interval, make_stager, turn_order, turns
 
 _MEMORY = "/dev/shm"  # noqa: S108 - a directory of the user's own is made in it
-#: Seconds of training before the first checkpoint, whose cost is not known.
+#: Seconds of training before the first checkpoint; there is no measured cost yet.
 _FIRST_S = 60.0
+#: Values of the flag on which ranks agree: save now; save now, since the training ends.
 _DUE, _ENDING = 1, 2
 _GPU_HOURS = Settings().gpu_hours_per_failure
 
@@ -80,22 +81,32 @@ class Checkpoints:
     keep
         Number of verified checkpoints to keep, at least 1.
     every
-        Steps between checkpoints; ``"auto"`` chooses the seconds between them by :func:`interval`.
+        Steps between checkpoints; ``"auto"`` computes the seconds between them with :func:`interval`.
     stagger
-        Seconds between the writes of successive ranks, one of each node first; ``"auto"`` lets one write
-        after the other, if by the measured seconds of each all have finished in half of an interval.
+        Seconds between the turns of successive ranks, one rank of each node first. ``"auto"`` computes them
+        with :func:`turns`, so that all ranks finish within half of the time between two checkpoints.
     local
-        Place on each node to write to first: ``"fast"``, the site's storage class, ``"memory"``, or a
-        directory; by default ``$GIPFEL_CHECKPOINT_LOCAL``, and without it none. A rank whose files
-        would take more than half of the free space there writes to `directory` itself.
+        Where each node's ranks write first: ``"fast"`` (the site's storage class), ``"memory"``, or a
+        directory; by default ``$GIPFEL_CHECKPOINT_LOCAL``, and without it directly to `directory`. A rank
+        whose files would take more than half of the free space there also writes to `directory`.
     limit
         Bytes per second at which a node copies a rank's files from `local`; 0 for no limit.
     failure_s
-        Expected seconds between failures of the job; by default ``$GIPFEL_FAILURE_S``, which a launch sets by
-        your vettings of its nodes, else Llama 3's rate for as many GPUs. The failures in this directory's
-        history are counted in.
+        Expected seconds between failures of the job; by default ``$GIPFEL_FAILURE_S``, which a launch sets
+        from your vettings of its nodes, else the rate published for Llama 3, scaled to this number of GPUs.
+        Failures in the history of the directory then correct it.
     on_phase
         Called in the writing thread with a phase and a step, for example to log progress.
+
+    Attributes
+    ----------
+    ending
+        True after SIGUSR1 to any rank, as soon as all ranks agree: save, and leave the training loop.
+
+    Raises
+    ------
+    CheckpointError
+        An argument is not valid, or a directory can't be used; on all ranks.
     """
 
     def __init__(
@@ -135,7 +146,7 @@ class Checkpoints:
         self._space = SpaceWatch(self.directory, os.environ)
         self._failure_s = failure_s or _site_failure_s() or 3600.0 * _GPU_HOURS / self.world
         self._staging = self._stage(os.fspath(local) or os.environ.get("GIPFEL_CHECKPOINT_LOCAL", ""))
-        # Without word of a failure the other ranks would wait for this one until a time limit.
+        # All ranks must learn of a failure; otherwise the others would wait for rank 0 until a time limit.
         self._agree(self._prepare() if self.rank == 0 else "")
         if self._staging and self._leads:
             # Starting it takes longer than a step.
@@ -145,15 +156,16 @@ class Checkpoints:
             self._handler_before = signal.signal(signal.SIGUSR1, lambda *_: self._signaled.set())
 
     def load(self, state: dict[str, Any]) -> int:
-        """Load the newest whole checkpoint into `state`, and return its step; 0 if there is none.
+        """Load the run's newest complete checkpoint into `state`, and return its step; 0 if there is none.
 
-        Its hashes are verified first. The number of ranks may differ from that of its writers. No checkpoint
-        is deleted: that is done after the next `save`.
+        Its hashes are verified first. The number of ranks may differ from the number that wrote it. No
+        checkpoint is deleted before the next `save`.
 
         Raises
         ------
         CheckpointError
-            It does not fit the state, for example since it is of another model, or can't be read.
+            The checkpoint does not fit the state, for example because it is of another model, or can't be
+            read.
         """
         found, problem = None, ""
         if self.rank == 0:
@@ -184,9 +196,10 @@ class Checkpoints:
         return step_of(path)
 
     def due(self, step: int) -> bool:
-        """Return whether to save after `step`; the same on every rank, which all must call it every step.
+        """Return whether to save after `step`, the same on every rank; every rank must call it in every step.
 
-        With ``every="auto"`` and after SIGUSR1 the ranks agree in the background, one step later.
+        With ``every="auto"``, and after SIGUSR1, the ranks agree in the background, which delays it by one
+        step.
         """
         self._begin_run()
         if self._work is not None:
@@ -207,9 +220,9 @@ class Checkpoints:
         return interval(self._stall_s, self._write_s, self.history.failure_s(self._failure_s))
 
     def save(self, step: int, state: dict[str, Any]) -> float:
-        """Copy the state to host memory and write it in the background; return the seconds of waiting.
+        """Copy the state to host memory and write it in the background; return the seconds of this call.
 
-        A previous checkpoint that is still being written is waited for.
+        If the previous checkpoint is still being written, wait for it first.
 
         Raises
         ------
@@ -261,26 +274,26 @@ class Checkpoints:
             self._staging.stop()
         if self.rank == 0:
             self.history.end()
-        # The default would end the process if the signal came now.
+        # The default handler would end the process if a signal came later.
         if callable(self._handler_before) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, self._handler_before)
             self._handler_before = None
         dist.barrier(self._flags)
 
     def _stage(self, local: str) -> NodeStaging | None:
-        """Return this node's directory for files, after what an earlier training left there was copied."""
+        """Return this node's staging, if any, after copying what an earlier training left there."""
         named = {"memory": _MEMORY, "fast": "fast:"}.get(local, local)
         place = Path(_resolve_path(named)).absolute() if local else None
         nodes: list[Any] = [None] * self.world
         dist.all_gather_object(nodes, f"{os.uname().nodename} {place}", group=self._flags)
         self._turn = turn_order(nodes)[self.rank]
-        #: Whether this rank keeps the node's process.
+        #: Whether this rank starts and stops the node's process.
         self._leads = nodes.index(nodes[self.rank]) == self.rank
         if all(each.endswith(" None") for each in nodes):
             return None
         staging, problem = None, "" if place else "Give the same kind of `local` to all ranks."
         try:
-            # The directory of the checkpoints must be there for what is left.
+            # Files that were left on the node can only be copied if the directory of the checkpoints exists.
             staging = NodeStaging(place, self.directory) if place else None
             if staging is not None and self._leads and self.directory.is_dir():
                 staging.recover()
@@ -297,7 +310,7 @@ class Checkpoints:
             raise CheckpointError(next(filter(None, problems)))
 
     def _prepare(self) -> str:
-        """Create the directory and remove what a kill has left; return what is wrong, or an empty string."""
+        """Create the directory and remove what killed processes left; return the problem, if any."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.directory)
@@ -307,7 +320,7 @@ class Checkpoints:
         return ""
 
     def _plan_writes(self, step: int) -> tuple[float, int, int]:
-        """Begin a checkpoint on rank 0; return the seconds of a turn, its ranks, and the attempt's number."""
+        """Begin a checkpoint on rank 0; return seconds and ranks of a turn, and the attempt's number."""
         plan = torch.zeros(3, dtype=torch.float64)
         if self.rank == 0:
             attempt = random.getrandbits(48)
@@ -321,7 +334,7 @@ class Checkpoints:
         return float(plan[0]), int(plan[1]), int(plan[2])
 
     def _finish(self, step: int, facts: dict[str, Any], files: dict[str, Any]) -> None:
-        """Install a checkpoint that all ranks have written; on rank 0, in the background."""
+        """Install a checkpoint that all ranks have written; called on rank 0 in a background thread."""
         if self._staging is None:
             installer = Installer(self.directory, self._run, self.keep, self.on_phase)
             manifest = installer.install(step, facts, files)
@@ -329,7 +342,7 @@ class Checkpoints:
             asked = {"run": self._run, "keep": self.keep, "files": files}
             manifest = self._staging.install(step, facts | asked)
         self._space.check(self.directory / f"step-{step}")
-        # Verifying slows training down, too, and comes after the manifest.
+        # Verification slows down training, too, but the manifest was written before it.
         ended = {"time_ns": time.time_ns(), "write_s": max(0.0, time.time() - facts["began"])}
         self._write_s, self._rank_seconds = ended["write_s"], manifest["rank_seconds"]
         self.history.progress(manifest | ended)
@@ -342,7 +355,7 @@ class Checkpoints:
 
 
 def _resolve_path(text: str) -> str:
-    """Return a path in which ``shared:``, ``keep:`` or ``fast:`` stands for the directory of that class."""
+    """Return a path with the class's directory instead of a prefix ``shared:``, ``keep:`` or ``fast:``."""
     if not text.startswith(("shared:", "keep:", "fast:")):
         return text
     try:
@@ -355,7 +368,7 @@ def _resolve_path(text: str) -> str:
 
 
 def _site_failure_s() -> float:
-    """Return the seconds between failures that a launch knows of its nodes; 0 if it does not."""
+    """Return the seconds between failures in ``$GIPFEL_FAILURE_S``, which a launch sets; 0 without it."""
     try:
         return max(0.0, float(os.environ.get("GIPFEL_FAILURE_S", "") or 0))
     except ValueError:

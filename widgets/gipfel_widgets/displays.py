@@ -1,7 +1,7 @@
-"""Values with a rich display in a notebook, with or without a kernel.
+"""Values that show themselves as plots or tables in a notebook, also in a saved one without a kernel.
 
-`SaturationPlot` is a figure of samples, `SaturationSummary` a table of them, `PlanTable` the layout of a
-model on GPUs, made by `plan`.
+`SaturationPlot` plots samples, `SaturationSummary` is a table of their statistics, and `PlanTable` is the
+layout of a model on GPUs, computed by `plan`.
 """
 
 import base64
@@ -36,7 +36,7 @@ class SaturationPlot:
     Parameters
     ----------
     window_s
-        Seconds before the newest sample that the time axis shows.
+        Length of the time axis in seconds; it ends at the newest sample.
     dark
         Colours for a dark background.
     metrics
@@ -80,7 +80,7 @@ def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def describe(table: SampleTable) -> str:
-    """Return a description in one line, for frontends without images."""
+    """Return a description of the samples in one line, for frontends without images."""
     if not table.devices:
         return "GPU and host activity: nothing was recorded."
     gpus, hosts = len(table.gpus), len(table.hosts)
@@ -120,7 +120,7 @@ class SaturationSummary:
 
     @classmethod
     def of(cls, table: SampleTable, *, seconds: float) -> "SaturationSummary":
-        """Summarize a table that covers so many seconds."""
+        """Summarize a table that covers `seconds`."""
         several = len({device.node for device in table.devices}) > 1
         rows = []
         for device in (*table.gpus, *table.hosts):
@@ -193,7 +193,7 @@ def _number(value: float) -> str:
 
 
 class PlanTable:
-    """Table of a layout plan; `plan` is its value, with bytes and seconds."""
+    """Table of a layout plan; ``plan`` has the plan itself, with sizes in bytes and times in seconds."""
 
     def __init__(self, found: planning.Plan) -> None:
         self.plan = found

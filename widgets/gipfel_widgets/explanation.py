@@ -1,4 +1,4 @@
-"""Explanation of a run: its record, how well it used its GPUs, what to try next; from its folder alone."""
+"""Explanation of a run, from its run folder alone: its record, use of its GPUs, and what to try next."""
 
 import time
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ _FLUSH_S = 8.0
 
 @dataclass(frozen=True)
 class FigureView:
-    """A figure with a sentence; it shows itself as plotly, as an image and as text."""
+    """A figure with a title and a caption; it shows itself as plotly, as an image and as text."""
 
     title: str
     caption: str
@@ -51,7 +51,10 @@ class FigureView:
 
 @dataclass(frozen=True)
 class FactTable:
-    """Rows of text with their heads; an empty one shows a sentence."""
+    """Rows of text with column heads; without rows, the sentence `empty` is shown.
+
+    If all heads are empty, the first cell of each row is its head.
+    """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -69,7 +72,7 @@ class FactTable:
 
 
 class Explanation:
-    """A run in parts; each part shows itself in a notebook. Made by :func:`explain`."""
+    """The parts of an explanation, each of which shows itself in a notebook. Created by :func:`explain`."""
 
     def __init__(self, scored: ScoredRun) -> None:
         self.scored = scored
@@ -86,7 +89,7 @@ class Explanation:
 
     @property
     def losses(self) -> dict[str, float]:
-        """Points of 100 lost to each cause; empty where there is no score."""
+        """Points lost to each cause, which add up to 100 with the score; empty if there is no score."""
         total = self.scored.job.total
         return {} if total is None else dict(total.losses)
 
@@ -206,7 +209,7 @@ def _of_launch(launch: Launch) -> Explanation:
     while True:
         table = read_finest(path / "telemetry", since_ns=state.started_ns, until_ns=ended)
         whole = read_samples(path / "telemetry", since_ns=ended) if ended is not None else table
-        # A sample behind the end shows that those before it were written; a job that has ended has none.
+        # A sample after the launch's end shows that all earlier ones were written; an ended job has none.
         if whole.rows or time.monotonic() > due or not any(each.state == "open" for each in table.segments):
             break
         time.sleep(0.5)
