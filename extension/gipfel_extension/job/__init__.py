@@ -1,1 +1,1 @@
-"""A job over all ranks: who they are, where they run, and figures of all of them."""
+"""All ranks of a job: what is known of each, where each runs, and figures over all of them."""

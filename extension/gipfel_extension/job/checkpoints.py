@@ -1,7 +1,7 @@
 """Checkpoints of a run or a directory: their state, what they cost, what may be deleted, and the space left.
 
-What a directory holds comes from `data.checkpoints`, what a run lost from its steps by
-`diagnosis.checkpoint_cost`. The figure has the throughput, with each write and its dip marked.
+The checkpoints in a directory are found by `data.checkpoints`; the time that a run lost is computed from its
+steps by `diagnosis.checkpoint_cost`. The figure shows the throughput, with each write and its dip marked.
 """
 
 import os
@@ -33,7 +33,7 @@ from ..telemetry.files import read_json
 from ..telemetry.sample import SourceError
 from ..vetting.history.queries import known_failures
 
-#: The site's command that prints the storage quota of the user who runs it.
+#: Variable with the site's command that prints the storage quota of the user who runs it.
 STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
 _STORAGE_S = 20.0
 _MAX_STORAGE_CHARACTERS = 20_000
@@ -43,13 +43,13 @@ _MAX_POINTS = 2000
 _MAX_MARKED = 100
 _GIB = 1 << 30
 _DAY_S = 86_400.0
-#: Distances between writes from which their median is told.
+#: Minimum number of intervals between writes for which their median is reported.
 _LEAST_BETWEEN = 2
 
 
 @dataclass(frozen=True)
 class Space:
-    """Free space beside a directory of checkpoints, and the bytes of the next one; None where unknown."""
+    """Free bytes for a directory of checkpoints, and bytes that the next one needs; None if unknown."""
 
     directory: Path
     free: int | None
@@ -57,7 +57,7 @@ class Space:
 
     @property
     def warning(self) -> str:
-        """Say that another checkpoint won't fit; empty if it does."""
+        """Sentence that another checkpoint won't fit; empty if it fits or if that is unknown."""
         if self.free is None or self.needed is None or self.free >= self.needed:
             return ""
         return (
@@ -68,20 +68,21 @@ class Space:
 
 @dataclass(frozen=True)
 class Interval:
-    """Seconds between checkpoints that cost least, beside those that were used.
+    """The interval between checkpoints that costs least time, and the one that was used.
 
     Parameters
     ----------
     best_s
-        Daly's interval, and no less than twice the time that writing takes.
+        Daly's interval in seconds, but at least twice the time that writing takes.
     used_s
         Median seconds between the writes; None for fewer than three.
     cost_s
-        Seconds that a checkpoint costs training: its dip, else the wait that the writer recorded.
+        Seconds of training that a checkpoint costs: its dip in throughput, else the wait that the writer
+        recorded.
     failure_s
         Expected seconds between failures of the job.
     source
-        Where the failure rate is from.
+        Source of the failure rate, for people.
     """
 
     best_s: float
@@ -91,7 +92,7 @@ class Interval:
     source: str
 
     def sentence(self) -> str:
-        """Return the interval with what it was computed from."""
+        """Return the best interval and the values from which it was computed, in words."""
         used = "" if self.used_s is None else f" They came every {duration_text(self.used_s)}."
         return (
             f"Write a checkpoint every {duration_text(self.best_s)} (Daly): one costs "
@@ -102,7 +103,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """Result of `read_checkpoints`; ``notes`` say what is missing."""
+    """Result of `read_checkpoints`.
+
+    ``old`` are checkpoints that may be deleted; ``notes`` are sentences about missing data.
+    """
 
     checkpoints: tuple[Checkpoint, ...]
     old: frozenset[Path]
@@ -139,13 +143,13 @@ class CheckpointReport:
         }
 
     def sentences(self) -> list[str]:
-        """Return what checkpoints cost, and how often to write them."""
+        """Return sentences on what checkpoints cost and how often to write them."""
         advised = [] if self.interval is None else [self.interval.sentence()]
         return [*(self.cost.sentences() if self.cost else ()), *advised]
 
 
 def checkpoint_directories(run: Path) -> list[Path]:
-    """Return the directories that the plans of a run's launches name."""
+    """Return the checkpoint directories in the plans of a run's launches."""
     named = set()
     for path in sorted((run / "launches").glob("*/plan.json"))[:_MAX_LAUNCHES]:
         try:
@@ -220,7 +224,7 @@ def _interval(
     cost_s = max(0.0, float(np.median(dips or [each.stall_s for each in writes])))
     failure_s, source = _failure_s(directories, max(1, len(writes[-1].rank_seconds)), _record_of(run))
     write_s = float(np.median([each.write_s for each in writes]))
-    # No shorter than a checkpoint and the writing of the next take.
+    # At least twice the duration of a write, so that it ends before the next one begins.
     best = max(daly(cost_s, failure_s), 2 * write_s)
     between = np.diff(sorted(each.end_ns for each in writes)) / 1e9
     used = float(np.median(between)) if len(between) >= _LEAST_BETWEEN else None
@@ -228,7 +232,7 @@ def _interval(
 
 
 def _failure_s(directories: Sequence[Path], ranks: int, record: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the expected seconds between failures of a job, and where that is from."""
+    """Return the expected seconds between failures of a job, and the source of this number for people."""
     default_s = 3600.0 * Settings().gpu_hours_per_failure / ranks
     failure_s, source = default_s, f"default: one in {Settings().gpu_hours_per_failure:,.0f} GPU hours"
     nodes, cluster = record.get("nodes"), record.get("cluster")
@@ -238,7 +242,7 @@ def _failure_s(directories: Sequence[Path], ranks: int, record: Mapping[str, Any
             failure_s = known.between_s(default_s * len(nodes)) / len(nodes)
             days, times = known.node_s / _DAY_S, "failure" if known.failures == 1 else "failures"
             source = f"your vettings: {known.failures} {times} in {days:.3g} node days; {source}"
-    # What happened to this training itself counts as well.
+    # Failures of this training itself count too: they are combined with the expected rate.
     starts = [read_failures(each) for each in directories]
     failed, seconds = sum(each[0] for each in starts), sum(each[1] for each in starts)
     if failed:
@@ -265,7 +269,7 @@ def _space(directory: Path, checkpoints: Sequence[Checkpoint]) -> Space:
 
 
 def storage_quota(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the output of the site's command for the user's quota, and why it failed; both may be empty."""
+    """Return the output of the site's quota command, and the reason if it failed; both may be empty."""
     command = environment.get(STORAGE_VARIABLE, "")
     if not command:
         return "", ""
@@ -290,7 +294,7 @@ def checkpoint_figure(report: CheckpointReport, *, dark: bool = False) -> dict[s
     seconds, numbers = step_intervals(report.steps)
     ends = report.steps.time_ns[-len(seconds) :]
     known = np.flatnonzero(seconds > 0)
-    # Of many steps, those of a group are one point.
+    # Many steps are averaged in groups, with one point per group.
     groups = np.array_split(known, min(len(known), _MAX_POINTS))
     times = [int(ends[each[-1]] // 1_000_000) for each in groups if len(each)]
     rates = [float(numbers[each].sum() / seconds[each].sum()) for each in groups if len(each)]

@@ -1,4 +1,4 @@
-"""Figures of all GPUs of a job: bands with named outliers, and a heat map of bytes."""
+"""Figures of all GPUs of a job: bands of quantiles with named outliers, and a heat map encoded as bytes."""
 
 import base64
 from collections.abc import Collection, Sequence
@@ -14,12 +14,12 @@ from ..telemetry.metric_table import TABLE, LineStyle
 from ..telemetry.store.overview import Overview
 from .rows import DeviceRow, Floats, bands, outliers, to_bytes, worst_bins
 
-#: Metrics of which high values are the bad ones; of the others the worst of some GPUs is the lowest.
+#: Metrics whose high values are bad; of other metrics, the lowest value of several GPUs is the worst.
 HIGH_IS_BAD = frozenset({"GPU_TEMP"})
-#: Plots of the overview, as far as they were recorded.
+#: Metrics that the overview plots if they were recorded.
 OVERVIEW_METRICS = ("SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "POWER_USAGE")
 HOST_METRICS = ("CPU_UTIL",)
-#: Chosen rows that are drawn as a line each; of more, their median is drawn.
+#: Maximum number of selected rows that are drawn as a line each; of more rows, only the median is drawn.
 _MOST_LINES = 8
 _TOP_PIXELS, _BOTTOM_PIXELS, _MOST_PIXELS = 8, 40, 512
 _MOST_LABELS = 16
@@ -33,7 +33,7 @@ def style_of(metric: str) -> LineStyle:
     Raises
     ------
     KeyError
-        It has no style.
+        The metric is unknown or has no line style.
     """
     found = HEAT_METRICS.get(metric) or TABLE[metric].line_style
     if found is None:
@@ -42,7 +42,7 @@ def style_of(metric: str) -> LineStyle:
 
 
 def values_of(overview: Overview, metric: str) -> Floats:
-    """Return a metric of all devices in the unit that is drawn; NaN where it was not recorded."""
+    """Return a metric in its displayed unit, float[devices, times]; NaN where it was not recorded."""
     rows = overview.mean.get(metric)
     shape = (len(overview.devices), len(overview.time_ns))
     return np.full(shape, np.nan) if rows is None else np.asarray(rows, np.float64) * style_of(metric).factor
@@ -57,7 +57,9 @@ def bands_figure(
     dark: bool = False,
     width: int = 320,
 ) -> dict[str, Any]:
-    """Return a plot per metric: median, 10 to 90 % and lowest to highest of all rows, and named lines.
+    """Return a plot per metric: median, 10 to 90 %, and range of all rows, with lines of single rows.
+
+    Lines are drawn for outliers and for chosen rows.
 
     Parameters
     ----------
@@ -101,7 +103,17 @@ def band_traces(
     unit: str,
     dark: bool,
 ) -> tuple[dict[str, Any], ...]:
-    """Return the traces of one plot: five of bands, at most eight of outliers, and those of chosen rows."""
+    """Return the traces of one plot: five for bands, at most eight outliers, and the chosen rows.
+
+    Parameters
+    ----------
+    times
+        UTC milliseconds.
+    values
+        float[rows, times].
+    chosen
+        Indices of rows that are drawn as lines of their own.
+    """
     light, deep = COLORS["blue"]
     color = deep if dark else light
     found = []
@@ -176,23 +188,23 @@ def heat_bytes(
     dark: bool = False,
     most_rows: int = _MOST_PIXELS,
 ) -> dict[str, Any]:
-    """Return a heat map with a row per device, or per bin of devices with the worst value of each time.
+    """Return a heat map with a row per device; many devices are binned, with the worst value at each time.
 
     Parameters
     ----------
     rows
-        The rows in their order.
+        The rows in the order in which they are drawn.
     chosen
-        UUIDs of selected rows; the others are dimmed. None if all are.
+        UUIDs of selected rows, the others are dimmed; None if all are selected.
     most_rows
-        Rows of the map, at most as many as it has pixels: a thinner one would not be seen.
+        Maximum number of rows of the map; by default its height in pixels, since thinner rows are invisible.
 
     Returns
     -------
     dict
-        ``data`` holds one trace ``heatmap`` without values; ``layout.meta`` has them as ``bytes``, base64 of
-        uint8[rows, columns] (255 is missing), with ``low`` and ``high`` of the scale, and of each row
-        ``labels``, ``ranks``, ``nodes`` and ``uuids``.
+        ``data`` holds one trace ``heatmap`` without values. ``layout.meta`` holds the values as ``bytes``,
+        base64 of uint8[rows, columns] (255 is missing), the ends of the scale ``low`` and ``high``, and for
+        each row its ``labels``, ``ranks``, ``nodes`` and ``uuids``.
     """
     style = style_of(metric)
     values = values_of(overview, metric)[[row.index for row in rows]]
@@ -285,7 +297,7 @@ def _short(row: DeviceRow) -> str:
 def _dimmed(
     rows: Sequence[DeviceRow], parts: Sequence[range], chosen: Collection[str], *, dark: bool
 ) -> list[dict[str, Any]]:
-    """Return a rectangle over each stretch of rows that are not selected."""
+    """Return a rectangle over each group of adjacent rows that are not selected."""
     lit = [any(rows[place].uuid in chosen for place in part) for part in parts]
     found: list[dict[str, Any]] = []
     first = 0

@@ -1,6 +1,8 @@
-"""Looks into ranks of a launch, for commands and the job page: which ranks, the cost, and the flame graph.
+"""Looks into the ranks of a running launch: choice of ranks, cost of a look, and flame graphs.
 
-A flame graph of one or several ranks is an SVG that is drawn from files in speedscope's format.
+A look collects stacks, a flame graph, a trace or a memory snapshot of some ranks, see
+`training.launches.requests`. A rank is accused if the diagnosis or the analysis of a hang names it as the
+cause. A flame graph of one or several ranks is an SVG that is drawn from files in speedscope's format.
 """
 
 import json
@@ -21,7 +23,8 @@ from ..training.launches.requests import Look, LookRequest, running_ranks
 from ..training.record import read_rank_records, read_state
 from .run_roles import diagnose_run, roles_of_run
 
-#: Largest number of accused ranks by default: of an uneven stage that has hundreds, a few show it.
+#: Maximum number of accused ranks that are chosen by default: a few of the hundreds of an uneven pipeline
+#: stage suffice to show the problem.
 _MOST_ACCUSED = 4
 ALL = "all"
 _MAX_BYTES = 64 << 20
@@ -35,7 +38,7 @@ _STYLE = (
 
 
 class ChosenRanks(Frozen):
-    """Ranks to look into, and why these."""
+    """Ranks to look into, and why these were chosen."""
 
     ranks: tuple[int, ...]
     why: str
@@ -54,7 +57,7 @@ class LaunchRoles(Frozen, arbitrary_types_allowed=True):
 
     @classmethod
     def of(cls, folder: Path) -> "LaunchRoles":
-        """Return those of a launch's directory."""
+        """Return the running ranks of the launch in a directory."""
         run = run_of_launch(folder)
         nodes = {rank: each.node for rank, each in read_rank_records(folder).items() if each.node}
         roles = roles_of_run(run).roles if run is not None else Roles()
@@ -72,12 +75,12 @@ def run_of_launch(folder: Path) -> Path | None:
 
 
 def select_ranks(text: str, launch: LaunchRoles) -> ChosenRanks:
-    """Return the running ranks that a text names: ``all``, ``0,3,8-11``, ``pp=1 & dp=0`` or ``node=nid001``.
+    """Return the running ranks that a text selects: ``all``, ``0,3,8-11``, ``pp=1 & dp=0``, ``node=nid001``.
 
     Raises
     ------
     GipfelError
-        The text is not a selection, or no running rank is in it.
+        The text is not a selection, names a rank that does not run, or selects no running rank.
     """
     words = text.strip()
     found: tuple[int, ...] = launch.ranks
@@ -102,9 +105,9 @@ def _running(launch: LaunchRoles) -> str:
 
 
 def default_ranks(launch: LaunchRoles) -> ChosenRanks:
-    """Return the accused of the last diagnosis or hang, one peer of their role, and rank 0.
+    """Return the accused ranks (a current hang's, else the diagnosis'), one peer of their role, and rank 0.
 
-    Without an accused rank, rank 0 and another one.
+    Without an accused rank, these are rank 0 and a peer of it.
     """
     accused, why = _accused(launch)
     accused = tuple(rank for rank in accused if rank in launch.ranks)[:_MOST_ACCUSED]
@@ -141,7 +144,7 @@ def _peer(accused: Sequence[int], launch: LaunchRoles) -> int | None:
 
 
 def cost_of(request: LookRequest) -> str:
-    """Return what a look costs the training, in one or two sentences; measured on CPU ranks with gloo."""
+    """Return sentences on how a look slows the training down; measured on CPU ranks with gloo."""
     count = pluralize(len(request.ranks), "rank")
     if request.what == "stacks":
         pause = "1 to 2 s, to read symbols" if request.native else "a few milliseconds"
@@ -198,14 +201,14 @@ def draw_flame_graph(look: Look) -> str:
 
 
 def write_flame_graph(files: Sequence[tuple[int, Path]], target: Path, title: str) -> int:
-    """Write the main threads of ranks as one SVG, and return the number of ranks in it.
+    """Write the main threads of ranks as one flame graph, and return the number of ranks in it.
 
-    Frames are as wide as their time; what several ranks have in common is drawn once.
+    The width of a frame is its time; frames that several ranks have in common are merged.
 
     Parameters
     ----------
     files
-        Ranks with their files; what can't be read is left out.
+        Ranks with their files in speedscope's format; unreadable files are omitted.
 
     Raises
     ------

@@ -15,10 +15,10 @@ from ..topology.cluster import ClusterState
 from .figures import band_traces
 from .rows import on_grid
 
-#: Metrics that are drawn where none is chosen, and the most that may be chosen.
+#: Number of metrics that are drawn by default, and maximum number that may be chosen.
 _FIRST, MOST_METRICS = 3, 12
 _BUCKETS = 300
-#: Ranks that are drawn as a line each where nothing is selected.
+#: Maximum number of ranks that are drawn as a line each if no ranks are selected.
 _MOST_LINES = 8
 
 
@@ -143,7 +143,8 @@ def _interval(metric: UserMetric) -> float:
 
 def _of_launch(metrics: UserMetrics, launch: str) -> list[UserMetric]:
     """Return the series of a launch; where it logged none, those outside of launches."""
-    # Ranks of a launch in a job of its own name the directory of launches too, which is not a run.
+    # If the launch is a job of its own, its ranks log RUN/N, where RUN is the name of the launches' parent
+    # directory, which is not a run.
     tail = f"/{launch}" if launch and "/" not in launch else "/\0"
     found = [each for each in metrics.series if each.launch == launch or each.launch.endswith(tail)]
     return found or [each for each in metrics.series if not each.launch]

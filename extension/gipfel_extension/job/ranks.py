@@ -15,12 +15,12 @@ from ..training.record import RankRecord, first_failure, read_rank_records
 from .run_roles import RunRoles, launch_folder, roles_of_run, state_of
 
 RankState = Literal["seen", "ended", "failed", "missing"]
-#: Ranks that a page shows; further ones are counted.
+#: Maximum number of ranks that a page shows; further ones are only counted.
 MOST_RANKS = 4096
 
 
 class Problem(Frozen):
-    """What contradicts, and what to do."""
+    """A problem, such as contradicting roles, in one sentence; ``fix`` says what to do."""
 
     text: str
     fix: str = ""
@@ -29,8 +29,9 @@ class Problem(Frozen):
 class JobRank(Frozen):
     """One rank: where it runs, its role, and its state.
 
-    ``gpus`` are UUIDs. ``numa`` is the NUMA node that holds all cores of the process, null if several do.
-    ``role`` has its coordinates. ``log`` is true if its launch has a log of it. ``failure`` is one line.
+    ``gpus`` are UUIDs. ``numa`` is the NUMA node of all cores of the process, null if they are on several.
+    ``role`` has the rank's coordinate by axis. ``log`` is true if the launch has a log of this rank.
+    ``failure`` is one line, empty if the rank did not fail.
     """
 
     rank: int
@@ -50,10 +51,10 @@ class JobRank(Frozen):
 class Job(Frozen):
     """Ranks of a run, or of one of its launches.
 
-    ``world_size`` is null if nothing tells it. ``source`` tells where roles come from: ``typed``, ``file``,
-    ``rank``, ``mesh``, ``wrapper`` (DDP or FSDP), ``launch``, or empty. ``launch`` is ``RUN/N``, empty
-    outside of launches. ``axes`` has the number of positions on each axis. ``missing`` are the ranks that
-    were never seen.
+    ``world_size`` is null if unknown. ``source`` is the source of the roles: ``typed``, ``file``, ``rank``,
+    ``mesh``, ``wrapper`` (DDP or FSDP), ``launch``, or empty if there are none. ``launch`` is ``RUN/N``,
+    empty outside of launches. ``axes`` has the number of positions on each axis. ``missing`` are the ranks
+    that were never seen.
     """
 
     run: str
@@ -73,9 +74,9 @@ class JobContent:
     Parameters
     ----------
     job
-        What a page shows.
+        The ranks and their state, as a page shows them.
     roles
-        Roles and places of the ranks.
+        Coordinates of the ranks, and their nodes, GPUs, NICs and switches.
     """
 
     def __init__(self, job: Job, roles: Roles) -> None:
@@ -85,7 +86,7 @@ class JobContent:
 
 
 def read_job(run: Path, *, layout: str = "", launch: str | None = None) -> JobContent:
-    """Return the ranks of a run folder; never fails for what its files hold.
+    """Return the ranks of a run folder; damaged files become problems and raise no error.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ def _state(record: RankRecord | None, *, seen: bool, failed: bool) -> RankState:
 
 
 def _failures(folder: Path | None) -> dict[int, str]:
-    """Return the failure that ended a launch, by its rank, as one line."""
+    """Return the failure that ended a launch as one line, by the rank that failed; empty without one."""
     state = state_of(folder) if folder else None
     if folder is None or state is None:
         return {}

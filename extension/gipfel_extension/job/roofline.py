@@ -1,9 +1,9 @@
 """Roofline of a run: arithmetic rate against operations per byte of GPU memory traffic, by GPU and over time.
 
-Rates are activity times peak: ``PIPE_TENSOR_ACTIVE`` times that of dense bf16 and ``PIPE_FP32_ACTIVE`` times
-that of FP32, both scaled by the recorded clock, and ``DRAM_ACTIVE`` times the memory's bandwidth. Peaks are
-those of data sheets. A recorder sees that a pipe is busy, but not with which type: the true rate is twice the
-plotted one for FP8, half of it for TF32.
+Rates are estimated as activity times peak: ``PIPE_TENSOR_ACTIVE`` times the peak of dense bf16 and
+``PIPE_FP32_ACTIVE`` times the peak of FP32, both scaled by the recorded clock, and ``DRAM_ACTIVE`` times the
+memory's bandwidth. Peaks are from data sheets. A recorder sees that a pipe is busy, but not with which data
+type: the true rate is twice the plotted one for FP8, and half of it for TF32.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ from ..telemetry.store.overview import Overview
 from ..vetting.reference_values import ReferenceValue, gpu_reference
 from .rows import DeviceRow, Floats
 
-#: Metrics of a roofline; it needs at least those of the tensor pipe and of DRAM.
+#: Metrics from which a roofline is computed; those of the tensor pipe and of DRAM are required.
 ROOFLINE_METRICS = ("PIPE_TENSOR_ACTIVE", "PIPE_FP32_ACTIVE", "DRAM_ACTIVE", "SM_CLOCK", "MAX_SM_CLOCK")
 #: Peaks of dense bf16 and FP32 in TFLOP/s, by words in the name that NVML reports; the first match wins.
 #: Source: NVIDIA's data sheet of each model.
@@ -44,7 +44,7 @@ _PEAKS: Mapping[tuple[str, ...], tuple[float, float]] = {
     ("L40S",): (362, 91.6),
     ("L4 ",): (121, 30.3),
 }
-#: Model whose ceilings simulated GPUs take.
+#: Model whose ceilings are used for simulated GPUs.
 _SIMULATED = "NVIDIA GH200 120GB"
 _MOST_POINTS = 1024
 _DECADES = 3.5
@@ -57,8 +57,8 @@ _LEGEND_PIXELS = 77
 class Roof:
     """Ceilings of a GPU model in operations and bytes per second.
 
-    ``tensor``, ``fp32`` and ``memory`` are peaks of its data sheet, ``matmul`` and ``copy`` what programs
-    reach.
+    ``tensor``, ``fp32`` and ``memory`` are peaks from the data sheet; ``matmul`` and ``copy`` are the rates
+    that programs reach.
     """
 
     model: str
@@ -102,8 +102,8 @@ def roofline_figure(
     Returns
     -------
     dict
-        Plotly's figure. Values on its axes are decimal logarithms, and ``layout.meta`` has the sources of the
-        ceilings as ``sources``. Where metrics or ceilings are missing, a figure that says so.
+        Plotly's figure. Values on its axes are decimal logarithms; ``layout.meta.sources`` names the sources
+        of the ceilings. If metrics or ceilings are missing, the figure is a text that says so.
     """
     gpus = [row for row in rows if overview.devices[row.index].kind == "gpu"]
     names = {row.index: _SIMULATED if row.simulated else overview.devices[row.index].name for row in gpus}
@@ -167,14 +167,14 @@ def _rates(overview: Overview, rows: Sequence[DeviceRow], roofs: Mapping[int, Ro
 
 
 def _means(values: Floats, axis: int) -> Floats:
-    """Return means of what is known; NaN where nothing is."""
+    """Return means of the known values along an axis; NaN where none is known."""
     known = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, values, 0.0).sum(axis) / known.sum(axis), np.float64)
 
 
 def _points(rates: Floats, memory: Floats) -> tuple[list[float | None], list[float | None]]:
-    """Return decimal logarithms of operations for each byte, and of operations per second."""
+    """Return decimal logarithms of operations per byte, and of operations per second; None if unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         x, y = np.log10(rates / memory), np.log10(rates)
     is_known = np.isfinite(x) & np.isfinite(y)
@@ -266,7 +266,7 @@ def _by_gpu(
 
 def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
     layout = clear_layout("", _PIXELS, dark=dark, top=4, bottom=44)
-    # The page moves the title down with the legend if that has fewer lines, as in `figures.stack`.
+    # If the legend has fewer lines, the page moves the title down with it, as in `figures.stack`.
     upper = round(1 - (_LEGEND_PIXELS + 18) / (_PIXELS - 48), 6)
     layout["annotations"] = [plot_title("Roofline, TFLOP/s", 1) | {"yshift": _LEGEND_PIXELS}]
     top = max(np.log10(each.tensor) for each in roofs)

@@ -1,4 +1,4 @@
-"""Rows of a job's figures, a GPU and its rank or a host, and statistics over many rows in time."""
+"""Rows of a job's figures (a GPU with its rank, or a host), and statistics over many rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +13,14 @@ from ..telemetry.store.overview import Overview
 from .ranks import JobContent, JobRank
 
 Floats = NDArray[np.float64]
-#: Bands by name: lowest, 10 %, median, 90 %, highest.
+#: Quantiles by name.
 BANDS: Mapping[str, float] = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 MOST_OUTLIERS = 8
-#: Robust standard deviations, and share of the values' scale, from which a row is an outlier.
+#: A row is an outlier if its distance exceeds this many robust standard deviations and this share of the
+#: largest absolute value.
 _DISTANCE, _LEAST = 5.0, 0.05
 _TO_SIGMA = 1.4826
-#: Fewer rows have no outliers: each of two is as far from the median as the other.
+#: Among fewer rows no outlier is named: for example, both of two rows are equally far from their median.
 _LEAST_ROWS = 4
 _LEVELS = 254
 #: Byte of a missing value.
@@ -58,11 +59,11 @@ def bands(values: Floats) -> dict[str, Floats]:
 
 
 def outliers(values: Floats, most: int = MOST_OUTLIERS) -> list[int]:
-    """Return the rows that are farthest from the others over all times, the farthest first.
+    """Return the indices of at most `most` outlying rows, the farthest from the others first.
 
-    A row's distance is the median over time of its difference from the median of all rows, in robust standard
-    deviations (1.4826 times the median absolute deviation) of the rows' distances. Rows below 5 of these, or
-    within 5 % of the scale of the values, are none.
+    The deviation of a row is the median over time of its difference from the median of all rows. A row is an
+    outlier if its deviation differs from the rows' median deviation by more than 5 robust standard deviations
+    (1.4826 times the median absolute deviation), and by more than 5 % of the largest absolute value.
     """
     if values.shape[0] < _LEAST_ROWS or not values.size:
         return []
@@ -86,12 +87,12 @@ def level(values: Floats) -> Floats:
 
 
 def worst_bins(values: Floats, most: int, *, highest: bool) -> tuple[Floats, list[range]]:
-    """Return at most `most` rows, each the worst of neighbours at each time, and which rows it is of.
+    """Merge adjacent rows into at most `most` bins; return each bin's worst value per time, and its rows.
 
     Parameters
     ----------
     highest
-        True where high values are the bad ones, as of temperatures.
+        True if high values are bad, as for temperatures.
     """
     count = values.shape[0]
     size = max(1, -(-count // most))
@@ -138,7 +139,7 @@ class DeviceRow:
     Parameters
     ----------
     index
-        Row of the device in the overview's arrays.
+        Index of the device's row in the overview's arrays.
     """
 
     index: int
@@ -152,7 +153,7 @@ class DeviceRow:
 
 
 def device_rows(content: JobContent, overview: Overview) -> list[DeviceRow]:
-    """Return a row per GPU, without GPUs a row per host, in the order of node and index."""
+    """Return a row per GPU, or without GPUs a row per host, sorted by node and index."""
     place = rows_by_device(overview)
     ranks = {each.rank: each for each in content.job.ranks}
     by_gpu = {uuid: rank for rank, uuids in reversed(list(content.gpus.items())) for uuid in uuids}
@@ -178,14 +179,14 @@ def _own(rank: JobRank | None) -> dict[str, Any]:
 
 
 def ordered(rows: Sequence[DeviceRow], order: Order, values: Floats, *, highest: bool) -> list[DeviceRow]:
-    """Return rows in an order; rows of which it tells nothing come last.
+    """Return rows sorted by `order`; rows that lack the value by which they are sorted come last.
 
     Parameters
     ----------
     values
-        float[devices, times] of the metric that is drawn, for the order by median: the worst come first.
+        float[devices, times] of the drawn metric, for the order by median, in which the worst rows are first.
     highest
-        True where high values are the bad ones.
+        True if high values are bad.
     """
     place = {id(row): number for number, row in enumerate(rows)}
 
@@ -194,7 +195,7 @@ def ordered(rows: Sequence[DeviceRow], order: Order, values: Floats, *, highest:
 
     keys: dict[Order, Callable[[DeviceRow], tuple[Any, ...]]] = {
         "rank": by_rank,
-        # Pipeline stages first: what a stage's ranks have in common is what differs most.
+        # By pipeline stage first, since ranks differ most between stages.
         "role": lambda row: (not row.role, *_role_key(row.role), *by_rank(row)),
         "node": lambda row: (row.node, *by_rank(row)),
         "switch": lambda row: (not row.switch, row.switch, row.node, *by_rank(row)),
@@ -207,7 +208,7 @@ def ordered(rows: Sequence[DeviceRow], order: Order, values: Floats, *, highest:
 
 
 def selected_rows(rows: Sequence[DeviceRow], selection: RoleSelection, content: JobContent) -> frozenset[str]:
-    """Return the UUIDs of the rows that a selection chooses.
+    """Return the UUIDs of the selected rows.
 
     Raises
     ------

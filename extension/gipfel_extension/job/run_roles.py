@@ -1,7 +1,8 @@
-"""Roles of a run's ranks, from all that tells them, and what contradicts in it.
+"""Roles of a run's ranks from all sources, and contradictions between them.
 
-In this order: a layout that a person typed, ``roles.json`` of the run folder, and what ranks reported, be it
-by themselves, by torch's device mesh, by DDP or FSDP, or by their launch.
+A role is a rank's coordinates on the axes of parallelism, such as ``pp=1, dp=0``. The first available source
+is used: a layout that a person typed, ``roles.json`` in the run folder, or the ranks' reports, which come
+from the program, torch's device mesh, DDP or FSDP, or the launch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,10 +25,10 @@ from ..training.record import LAUNCHES, MAX_BYTES, SPEC, LaunchState, read_rank_
 from ..training.record.spec import LaunchSpec
 from .run_storage import storage_report
 
-#: Table in a run folder that a person wrote.
+#: File in a run folder in which a person may write the ranks' roles.
 ROLES_FILE = "roles.json"
 _UNTIL_THEN = "Until then roles are taken as unknown."
-#: GPUs that several ranks claim, of which each is named.
+#: Maximum number of GPUs used by several ranks that are reported one by one.
 _MOST_SHARED = 3
 
 
@@ -42,9 +43,9 @@ class RunRoles:
     source
         ``typed``, ``file``, ``rank``, ``mesh``, ``wrapper`` or ``launch``; empty where roles are unknown.
     world_size
-        Number of ranks; None where neither ranks nor roles tell it.
+        Number of ranks; None if neither ranks nor roles show it.
     problems
-        What contradicts: what, and what to do.
+        Contradictions, each with a fix.
     """
 
     roles: Roles
@@ -68,7 +69,7 @@ class RunRoles:
 def roles_of_run(
     run: Path, layout: str = "", launch: str | None = None, *, seen: Iterable[int] = ()
 ) -> RunRoles:
-    """Return the ranks of a run and their roles; never fails for what a file holds.
+    """Return the ranks of a run and their roles; damaged files become problems and raise no error.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ def roles_of_run(
     launch
         ``RUN/N`` of one of several launches in the run; by default the one that reported last.
     seen
-        Ranks that are known from elsewhere, such as those that logged steps.
+        Ranks that are known from other sources, such as those that logged steps.
     """
     problems: list[SourceError] = []
     try:
@@ -105,7 +106,7 @@ def roles_of_run(
 
 
 def _sources(run: Path, layout: str, reports: RoleReports) -> list[tuple[str, Callable[[], Roles]]]:
-    """Return the readers of what is there, the one that counts most first."""
+    """Return name and reader of each available source of roles, in order of precedence."""
     found: list[tuple[str, Callable[[], Roles]]] = []
     if layout.strip():
         found.append(("typed", lambda: _of_layout(layout, reports.world_size)))
@@ -141,7 +142,7 @@ def _of_reports(reports: RoleReports) -> Roles:
 
 
 def _checked(roles: Roles, world_size: int | None, seen: set[int], source: str) -> Roles:
-    """Return roles that fit the job."""
+    """Return the roles; raise `SourceError` if a table written by a person does not fit the job."""
     ranks = set(roles.coordinates) | set(roles.places)
     if source != "file":
         return roles
@@ -156,7 +157,7 @@ def _checked(roles: Roles, world_size: int | None, seen: set[int], source: str) 
 
 
 def _current(locations: tuple[RankLocation, ...], reports: RoleReports) -> tuple[RankLocation, ...]:
-    """Return locations without those of earlier launches: a rank is on the node that it reported last."""
+    """Return the locations of the current launch: those on the node that the rank reported last."""
     return tuple(
         each
         for each in locations
@@ -165,14 +166,14 @@ def _current(locations: tuple[RankLocation, ...], reports: RoleReports) -> tuple
 
 
 def _with_nodes(roles: Roles, reports: RoleReports) -> Roles:
-    """Return roles with the nodes that ranks reported, where no recorder found them."""
+    """Return the roles, with the node that a rank reported if no recorder found the rank."""
     own = {rank: {"node": each.node} for rank, each in reports.ranks.items() if each.node}
     places = {rank: {**own.get(rank, {}), **roles.places.get(rank, {})} for rank in {*own, *roles.places}}
     return Roles(roles.coordinates, places)
 
 
 def _with_hardware(run: Path, roles: Roles, locations: Iterable[RankLocation]) -> Roles:
-    """Return roles with the switch and the NIC of each rank, as far as the run's topology tells them."""
+    """Return the roles with the switch and the NIC of each rank, if they are in the run's topology."""
     nodes = {own["node"] for own in roles.places.values() if own.get("node")}
     topology = read_topology(run, nodes)
     gpus: dict[int, list[str]] = {}
@@ -211,17 +212,17 @@ def _sentence(ranks: tuple[int, ...]) -> str:
 
 
 _MOST_LAUNCHES = 1000
-#: Launches in jobs of their own that are searched for the one of a run.
+#: Maximum number of launches in jobs of their own, beside the run folder, that are searched for a run's launch.
 _MOST_OWN_JOBS = 30
 
 
 def launch_folder(run: Path, launch: str | None) -> Path | None:
-    """Return the directory of a launch of a run, by default of the newest; None without one.
+    """Return the directory of a launch of a run, by default of the newest; None if there is none.
 
     Parameters
     ----------
     launch
-        ``RUN/N`` of a launch in the run, or ``N`` of one that has the run's job for itself.
+        ``RUN/N`` of a launch inside the run, or ``N`` of a launch whose job is this run.
     """
     if launch is not None:
         name, _, number = launch.rpartition("/")
@@ -233,7 +234,7 @@ def launch_folder(run: Path, launch: str | None) -> Path | None:
     for folder in _newest_launches(run)[:_MOST_LAUNCHES]:
         if (folder / "ranks").is_dir():
             return folder
-    # Of a launch in a job of its own, only the samples are in the run folder.
+    # The directory of a launch in a job of its own is beside the run folder, which holds only the samples.
     own = _newest_launches(run.parent)[:_MOST_OWN_JOBS]
     return next((folder for folder in own if _is_of_run(folder, run)), None)
 
@@ -252,7 +253,7 @@ def _is_of_run(folder: Path, run: Path) -> bool:
 
 
 def recorded_ranks(run: Path, launch: str | None = None) -> Iterator[ReportedRank]:
-    """Yield what a launch recorded of each rank of its newest attempt, with its coordinates."""
+    """Yield what a launch recorded about each rank of its newest attempt, with the rank's coordinates."""
     folder = launch_folder(run, launch)
     if folder is None:
         return
@@ -292,7 +293,7 @@ def _layout(folder: Path) -> dict[str, int]:
 
 
 def launch_events(run: Path, most: int = 20) -> list[tuple[int, str, str]]:
-    """Return UTC nanoseconds, kind and sentence of what happened to the newest launches of a run."""
+    """Return events of the newest launches of a run as UTC nanoseconds, kind and sentence."""
     try:
         names = [path.name for path in (run / LAUNCHES).iterdir() if path.name.isdecimal()]
     except OSError:
@@ -314,19 +315,19 @@ def launch_events(run: Path, most: int = 20) -> list[tuple[int, str, str]]:
 def diagnose_run(
     run: Path, *, roles_file: Path | None = None, layout: str = "", launch: str | None = None
 ) -> Diagnosis:
-    """Return the verdicts on a run; its notes begin with what contradicts in its roles.
+    """Return the diagnosis of a run; its notes begin with problems of its roles.
 
     Parameters
     ----------
     roles_file
-        Table of roles, in place of those of the run.
+        File with roles, to use instead of those of the run.
     layout, launch
         See `run_roles.roles_of_run`.
 
     Raises
     ------
     SourceError
-        It is not a run folder, its steps can't be read, or the roles don't fit.
+        `run` is not a run folder, its steps can't be read, or the roles don't fit.
     """
     steps, damaged = steps_of_run(run)
     if steps is None and not (run / "telemetry").is_dir():

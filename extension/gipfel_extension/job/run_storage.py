@@ -21,7 +21,7 @@ from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked
 
 _Floats = NDArray[np.float64]
-#: Periods of other nodes that count as simultaneous with a probe.
+#: Maximum time between a probe and periods of other nodes that count as simultaneous.
 _NEAR_NS = 15 * 10**9
 _MOST_ADVICE, _MOST_PLOTTED, _MOST_NOTES = 6, 4, 8
 _COLORS = ("blue", "orange", "green", "purple")
@@ -35,7 +35,7 @@ class StorageReport:
     Parameters
     ----------
     judgements
-        Of each mount that was probed, or whose client counts times.
+        One for each mount that was probed, or whose client measures times of operations.
     advice
         Sentences with a command: files on the wrong tier, images without stripes.
     """
@@ -46,7 +46,7 @@ class StorageReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what the record lacks, and why counters are missing, each reason once."""
+        """Sentences on what the record lacks and why counters are missing, without duplicates."""
         found = dict.fromkeys(self.record.notes)
         for period in self.record.periods:
             found.setdefault(period.why)
@@ -58,13 +58,13 @@ class StorageReport:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Verdicts on the file systems, those on everybody's slow one first."""
+        """Verdicts on the file systems; file systems that are slow for all users come first."""
         found = [verdict for each in self.judgements for verdict in each.verdicts()]
         return tuple(sorted(found, key=lambda each: ("file_system", "own_io", "unknown").index(each.kind)))
 
 
 def storage_report(run: Path, environment: Mapping[str, str] = os.environ) -> StorageReport | None:
-    """Return the report on a run; None where nothing was recorded of its input and output."""
+    """Return the report on a run; None if its input and output were not recorded."""
     record = read_storage(run)
     if record is None:
         return None
@@ -80,7 +80,7 @@ def storage_report(run: Path, environment: Mapping[str, str] = os.environ) -> St
 
 
 def series_of(periods: Sequence[Period]) -> list[StorageSeries]:
-    """Return the latency of each mount, with the job's load at it on all nodes."""
+    """Return the latency of each mount over time, with the load that the job caused there from all nodes."""
     latencies: dict[str, list[tuple[int, float]]] = {}
     for period in periods:
         for row in period.probes:
@@ -88,7 +88,7 @@ def series_of(periods: Sequence[Period]) -> list[StorageSeries]:
             latencies.setdefault(row.mount, []).append((period.time_ns, np.nan if value is None else value))
     for period in periods:
         for mount in period.mounts:
-            # What NFS' client measured on a node that does not probe.
+            # Without probes, use the latency that the NFS client measured.
             if mount.metadata_ms is not None and mount.mount not in latencies:
                 latencies.setdefault(mount.mount, []).append((period.time_ns, mount.metadata_ms))
     found = []
@@ -111,7 +111,7 @@ def series_of(periods: Sequence[Period]) -> list[StorageSeries]:
 def storage_figure(
     record: StorageRecord, span_ns: tuple[int, int], *, dark: bool = False, width: int = 320
 ) -> dict[str, Any]:
-    """Return plots over time: how mounts answer, files that the job opens, bytes of its ranks."""
+    """Return plots over time: latency of mounts, files opened by the job, bytes of its ranks."""
     inside = [each for each in record.periods if span_ns[0] <= each.time_ns <= span_ns[1]]
     answers: dict[str, list[tuple[int, float | None]]] = {}
     opened: dict[str, list[tuple[int, float | None]]] = {}
@@ -167,7 +167,7 @@ def _lines(
 
 
 def _advice(files: Sequence[FilesRow], stripes: SiteStripes) -> list[str]:
-    """Return what to do about files, the most bytes first, each once whatever the nodes."""
+    """Return advice about files, those with most bytes first, each once for all nodes."""
     found: dict[str, None] = {}
     for each in files:
         folder = each.directory.removesuffix("/*")
@@ -229,10 +229,11 @@ def _opened(period: Period, mount: str) -> float:
 
 
 def _moved(period: Period, mount: str) -> tuple[float, float]:
-    """Return the least and the most bytes per second at a mount that the job can have moved.
+    """Return a lower and an upper bound of the bytes per second that the job moved at a mount.
 
-    Where the mount's client has no counters, the most is what the job's processes read and wrote at all
-    mounts, from caches and connections, too. The kernel counts storage for blocks and NFS, but not for FUSE.
+    They are equal if the mount's client has counters. Otherwise the upper bound is what the job's processes
+    read and wrote at all mounts, including caches and connections, and the lower bound is what the kernel
+    counts as storage I/O: this includes block devices and NFS, but not FUSE, for which it is 0.
     """
     for row in period.mounts:
         if row.mount == mount and row.read_bytes is not None:

@@ -1,4 +1,4 @@
-"""The topology of a job for page and terminal: its hardware, the ranks on it, and how scattered it is."""
+"""The topology of a job for page and terminal: its hardware, the ranks on it, and how scattered they are."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -24,7 +24,7 @@ class NumaBox(Frozen):
 
 
 class GpuBox(Frozen):
-    """A GPU: its ranks, the NUMA node and the NIC that are nearest to it, and its NVLink domain."""
+    """A GPU: its ranks, the nearest NUMA node and NIC, and its NVLink domain or XGMI hive (``fabric``)."""
 
     uuid: str
     label: str
@@ -47,7 +47,7 @@ class NicBox(Frozen):
 
 
 class LinkLine(Frozen):
-    """Links between GPUs by UUID, ``nvswitch`` or ``numa:N``; ``count`` is null where it is unknown."""
+    """Parallel links. Ends are UUIDs of GPUs, ``nvswitch`` or ``numa:N``; ``count`` is null if unknown."""
 
     first: str
     second: str
@@ -56,7 +56,7 @@ class LinkLine(Frozen):
 
 
 class NodeBox(Frozen):
-    """A node. ``ranks`` are those without a known GPU. ``stored`` tells whether its hardware is known."""
+    """A node. ``ranks`` are those without a known GPU. ``stored`` is true if the node's hardware is known."""
 
     node: str
     switches: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class NodeBox(Frozen):
 
 
 class RankPlace(Frozen):
-    """Role and place of a rank."""
+    """Role of a rank, and its node, switch, NIC and GPUs."""
 
     rank: int
     role: dict[str, int]
@@ -81,7 +81,7 @@ class RankPlace(Frozen):
 
 
 class AxisCrossing(Frozen):
-    """Pairs of neighbours on an axis, and those of them that cross a leaf switch."""
+    """Number of pairs of neighbouring ranks on an axis, and number of those on different leaf switches."""
 
     axis: str
     pairs: int
@@ -89,7 +89,11 @@ class AxisCrossing(Frozen):
 
 
 class Scatter(Frozen):
-    """Leaf switches of a job: ``fewest`` is null where the cluster's are unknown."""
+    """Leaf switches of a job.
+
+    ``leaves`` has the number of the job's nodes by leaf, ``used`` the number of leaves. ``fewest`` is the
+    smallest number of leaves that would suffice, null if the cluster's leaves are unknown.
+    """
 
     sentence: str = ""
     unit: str = ""
@@ -100,7 +104,7 @@ class Scatter(Frozen):
 
 
 class JobTopology(Frozen):
-    """Topology of a job. ``source`` says who named the switches; ``selected`` is null for all ranks."""
+    """Topology of a job. ``source`` is the source of the switches; ``selected`` is null if all ranks are."""
 
     run: str
     source: str
@@ -220,7 +224,7 @@ def _node(
 def _gpus(
     name: str, own: NodeTopology | None, devices: Iterable[Device], by_gpu: Mapping[str, tuple[int, ...]]
 ) -> tuple[GpuBox, ...]:
-    """Return the GPUs that a node stored, then those that only samples or ranks know."""
+    """Return the GPUs that a node stored, then those that are known only from samples or ranks."""
     found = {}
     for gpu in own.gpus if own else ():
         nic = own.nic_of(gpu) if own else None

@@ -15,7 +15,7 @@ _MOST_LEAVES = 200
 
 
 def topology_lines(job: JobTopology, width: int = 80) -> list[str]:
-    """Return switches and their nodes, each kind of node once, the ranks that are selected, and the scatter.
+    """Return lines on switches and their nodes, each kind of node, the selected ranks, and the scatter.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _numa(link: LinkLine) -> str:
 
 
 def _ranks(job: JobTopology, width: int) -> list[str]:
-    """Return a line per node with the ranks on it; of a selection, only the selected ones."""
+    """Return a line per node with the ranks on it, only the selected ones if there is a selection."""
     chosen = None if job.selected is None else set(job.selected)
     by_node: dict[str, list[int]] = {}
     for each in job.ranks:
