@@ -81,16 +81,16 @@ export interface IServiceShareChange {
   readonly seconds: number;
 }
 
-/** What contradicts, and what to do. */
+/** A problem, such as contradicting roles, in one sentence; `fix` says what to do. */
 export interface IProblem {
   readonly text: string;
   readonly fix: string;
 }
 
 /**
- * One rank: where it runs, its role, and its state. `gpus` are UUIDs. `numa` is the NUMA node that holds all
- * cores of the process, null if several do. `role` has its coordinates. `log` is true if its launch has a log
- * of it. `failure` is one line.
+ * One rank: where it runs, its role, and its state. `gpus` are UUIDs. `numa` is the NUMA node of all cores of
+ * the process, null if they are on several. `role` has the rank's coordinate by axis. `log` is true if the
+ * launch has a log of this rank. `failure` is one line, empty if the rank did not fail.
  */
 export interface IJobRank {
   readonly rank: number;
@@ -136,7 +136,7 @@ export interface INumaBox {
   readonly cores: string;
 }
 
-/** A GPU: its ranks, the NUMA node and the NIC that are nearest to it, and its NVLink domain. */
+/** A GPU: its ranks, the nearest NUMA node and NIC, and its NVLink domain or XGMI hive (`fabric`). */
 export interface IGpuBox {
   readonly uuid: string;
   readonly label: string;
@@ -157,7 +157,7 @@ export interface INicBox {
   readonly ranks: readonly number[];
 }
 
-/** Links between GPUs by UUID, `nvswitch` or `numa:N`; `count` is null where it is unknown. */
+/** Parallel links. Ends are UUIDs of GPUs, `nvswitch` or `numa:N`; `count` is null if unknown. */
 export interface ILinkLine {
   readonly first: string;
   readonly second: string;
@@ -165,7 +165,7 @@ export interface ILinkLine {
   readonly count: number | null;
 }
 
-/** A node. `ranks` are those without a known GPU. `stored` tells whether its hardware is known. */
+/** A node. `ranks` are those without a known GPU. `stored` is true if the node's hardware is known. */
 export interface INodeBox {
   readonly node: string;
   readonly switches: readonly string[];
@@ -178,7 +178,7 @@ export interface INodeBox {
   readonly vetted: '' | 'pass' | 'fail';
 }
 
-/** Role and place of a rank. */
+/** Role of a rank, and its node, switch, NIC and GPUs. */
 export interface IRankPlace {
   readonly rank: number;
   readonly role: Readonly<Record<string, number>>;
@@ -188,14 +188,17 @@ export interface IRankPlace {
   readonly gpus: readonly string[];
 }
 
-/** Pairs of neighbours on an axis, and those of them that cross a leaf switch. */
+/** Number of pairs of neighbouring ranks on an axis, and number of those on different leaf switches. */
 export interface IAxisCrossing {
   readonly axis: string;
   readonly pairs: number;
   readonly crossing: number;
 }
 
-/** Leaf switches of a job: `fewest` is null where the cluster's are unknown. */
+/**
+ * Leaf switches of a job. `leaves` has the number of the job's nodes by leaf, `used` the number of leaves.
+ * `fewest` is the smallest number of leaves that would suffice, null if the cluster's leaves are unknown.
+ */
 export interface IScatter {
   readonly sentence: string;
   readonly unit: string;
@@ -205,7 +208,7 @@ export interface IScatter {
   readonly crossings: readonly IAxisCrossing[];
 }
 
-/** Topology of a job. `source` says who named the switches; `selected` is null for all ranks. */
+/** Topology of a job. `source` is the source of the switches; `selected` is null if all ranks are. */
 export interface IJobTopology {
   readonly run: string;
   readonly source: string;
