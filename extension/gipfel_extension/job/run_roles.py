@@ -212,7 +212,7 @@ def _sentence(ranks: tuple[int, ...]) -> str:
 
 
 _MOST_LAUNCHES = 1000
-#: Maximum number of launches in jobs of their own, beside the run folder, that are searched for a run's launch.
+#: Maximum number of launches in jobs of their own (beside the run folder) that are searched for a run's one.
 _MOST_OWN_JOBS = 30
 
 
