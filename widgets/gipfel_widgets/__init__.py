@@ -1,7 +1,7 @@
-"""Live views of a run in notebooks, measurements, and logging of a training loop's metrics.
+"""Live views of a run in notebooks, measurements, launches, and logging of a training loop's metrics.
 
-Names are imported on first use, so that importing the package costs a notebook or a training script nothing.
-This file and `log` run with any CPython since 3.9, the others with 3.11.
+Names are imported on first use, so that importing the package takes a notebook or a training script no time.
+This file and `log` run with CPython 3.9 or newer, the other modules with 3.11 or newer.
 """
 
 import importlib

@@ -26,14 +26,15 @@ _NO_FORM = (
 
 
 class LaunchCell:
-    """Form with [Check], [Launch] and [Stop], and its launch below; or the view of an existing launch.
+    """Form with the buttons Check and Launch and the launch below it; or the view of an existing launch.
 
-    In a session that is not interactive, as under papermill, the arguments are launched and waited for.
+    In a session that is not interactive, such as papermill's, showing the cell starts the launch that the
+    options describe, and waits for its end.
 
     Parameters
     ----------
     which
-        Number of a launch of this run, ``RUN/N``, or its directory; it is shown without a form.
+        Existing launch to show without a form: its number in this run, ``RUN/N``, or its directory.
     options
         Initial values of the form, by the names of the options of ``%%launch``: ``script``, ``module``,
         ``notebook`` or ``code``, ``args``, ``params``, ``nodes``, ``gpus_per_node``, ``edf`` and the others.
@@ -56,7 +57,7 @@ class LaunchCell:
 
     @property
     def launch(self) -> Launch:
-        """Launch in view.
+        """Launch that the cell shows.
 
         Raises
         ------
@@ -70,7 +71,7 @@ class LaunchCell:
 
     @property
     def state(self) -> LaunchState:
-        """State of the launch that its supervisor last wrote."""
+        """State of the launch, as its supervisor last wrote it."""
         return self.launch.state
 
     def stop(self) -> None:
@@ -78,7 +79,7 @@ class LaunchCell:
         run_sync(self.launch.stop)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end of the launch; return its exit status, or None after the timeout."""
+        """Wait for the end of the launch; return its exit status, or None after `timeout` seconds."""
         return self.launch.wait(timeout)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Form of a launch cell: fields with defaults, and the arguments of ``%%launch`` made of them."""
+"""Form of a launch cell: fields with defaults, and the arguments of ``%%launch`` for their values."""
 
 import os
 import shlex
@@ -25,9 +25,11 @@ class LaunchForm:
 
     Parameters
     ----------
-    given
-        Values by the names of the options, such as ``script``, ``nodes`` and ``gpus_per_node``; ``args``
-        and ``params`` go to the program, ``code`` is run where no program is named.
+    options
+        Initial values by the names of the options, such as ``script``, ``nodes`` and ``gpus_per_node``;
+        ``args`` and ``params`` are passed to the program, and ``code`` is run if no program is named.
+    environment
+        Environment variables that describe the job; by default this process's.
 
     Raises
     ------
@@ -110,7 +112,7 @@ class LaunchForm:
         return self._box
 
     def command_line(self) -> tuple[list[str], str]:
-        """Return the arguments of ``%%launch`` for the form's values, and the cell's own code.
+        """Return the arguments of ``%%launch`` for the form's values, and the code of the form (empty: none).
 
         Raises
         ------

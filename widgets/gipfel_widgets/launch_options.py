@@ -25,8 +25,10 @@ class LaunchRequest:
 
     Parameters
     ----------
+    dry_run
+        Check the launch without starting it.
     wait
-        True to let the cell last until the launch ends; None for the default of the session.
+        Whether the cell runs until the launch ends; None for the default of the session.
     new
         Start another launch even if the same one is running.
     kill_holders
@@ -82,7 +84,9 @@ def launch_command() -> click.Command:
 
 
 def parse_line(line: str, code: str = "", variables: Mapping[str, Any] | None = None) -> LaunchRequest | None:
-    """Parse the line of a cell; return None after ``--help``, which prints the help.
+    """Parse the line of ``%%launch``; return None after ``--help``, which prints the help.
+
+    ``code`` is the rest of the cell, ``variables`` are those of the kernel, for ``--pass`` and ``--using``.
 
     Raises
     ------
@@ -99,7 +103,7 @@ def parse_line(line: str, code: str = "", variables: Mapping[str, Any] | None = 
 def parse_arguments(
     words: Sequence[str], code: str = "", variables: Mapping[str, Any] | None = None
 ) -> LaunchRequest | None:
-    """Parse the arguments of a cell; return None after ``--help``, which prints the help.
+    """Parse the arguments of ``%%launch``, as `parse_line` does; return None after ``--help``.
 
     Raises
     ------
@@ -128,17 +132,19 @@ def parse_arguments(
 
 
 def equivalent(words: Sequence[str], code: str = "") -> str:
-    """Return the line of a cell with these arguments; ``%%`` only above code."""
+    """Return the magic line with these arguments: ``%%launch`` if `code` follows it, else ``%launch``."""
     return shlex.join(("%%launch" if code else "%launch", *words))
 
 
 def json_value(value: Any, name: str = "it", depth: int = 0) -> Any:
-    """Return a value of the kernel as JSON: numbers, text, booleans, None, lists and dictionaries.
+    """Return a kernel's value as JSON values: numbers, text, booleans, None, lists and dictionaries.
+
+    ``name`` is the value's name in errors, ``depth`` the number of lists and dictionaries around it.
 
     Raises
     ------
     GipfelError
-        JSON can't hold it.
+        JSON can't represent the value.
     """
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "ndim", None) == 0:

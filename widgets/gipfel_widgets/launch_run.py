@@ -1,4 +1,4 @@
-"""Launch from a notebook cell: check, start and show it, and without an interactive session wait for its end.
+"""Launch from a notebook cell: check, start and show it; in a session that is not interactive, wait for it.
 
 `run_magic` implements ``%launch`` and ``%%launch``; `run_cell` is the part that it shares with `LaunchCell`.
 A `LaunchView` shows the launch.
@@ -54,7 +54,7 @@ class LaunchView(Protocol):
         """Show a launch that was started."""
 
     def static(self) -> Bundle:
-        """Return the MIME bundle to save in the notebook."""
+        """Return the MIME bundle to save in the notebook, which needs no kernel."""
 
     def bundle(self) -> Bundle:
         """Return the MIME bundle to show while the launch is running."""
@@ -114,7 +114,7 @@ def begin(
     Launch or None
         None after a dry run, and if it was cancelled before it started.
     bool
-        True for a launch that was already running.
+        True if the launch was already running, and was only shown.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def replace_at_end(launch: Launch, view: LaunchView, output: CellOutput) -> None
         while not _ended(launch):
             time.sleep(pause)
             pause = min(1.0, pause * 1.2)
-        time.sleep(2 * _POLL_S)  # the view's thread reads the launch a last time
+        time.sleep(2 * _POLL_S)  # meanwhile the view's thread reads the launch a last time
         output.show(view.static())
 
     threading.Thread(target=watch, name="gipfel-launch-end", daemon=True).start()
@@ -311,7 +311,7 @@ def run_magic(shell: Any, line: str, cell: str = "") -> None:
 
 
 def view_for(*, interactive: bool) -> LaunchView:
-    """Return the live view where a user is present, else a static one."""
+    """Return a live view for an interactive session, else a static one."""
     if not interactive:
         return StaticView()
     from .launch_widget import LaunchWidget  # noqa: PLC0415 - widgets need a frontend

@@ -1,7 +1,8 @@
 """Static views of launches: text and HTML for saved notebooks and terminals, and tables.
 
-`FollowedLaunch` polls a launch, `launch_text` and `launch_html` render its document, and `launches` lists
-existing launches.
+`FollowedLaunch` polls a launch. `launch_text` and `launch_html` render its document, which is the dictionary
+of `gipfel_extension.training.launch_summary.summarize` with a few more keys. `launches` lists existing
+launches.
 """
 
 import contextlib
@@ -44,8 +45,10 @@ _SHAPES = {
     "not started": "✗", "checked": "✓", "check failed": "✗",
 }  # fmt: skip
 MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
+#: Lines of the log that a view keeps in memory.
 MAX_KEPT_LINES = 2000
 _MIN_POLL_S = 0.4
+#: Share of a core that reading the launch may use; pauses are lengthened accordingly.
 _MAX_CPU_SHARE = 0.05
 _MIN_SCORE_INTERVAL_S = 15.0
 _MAX_LAUNCHES = 50
@@ -66,7 +69,7 @@ def headline(document: dict[str, Any]) -> str:
 
 
 def progress_texts(document: dict[str, Any]) -> list[str]:
-    """Return step, rates, loss, score and restarts as texts, without unknown ones."""
+    """Return step, rates, loss, score and restarts as texts, without those that are unknown."""
     progress, curve = document.get("progress") or {}, document.get("training_curve") or {}
     found = []
     if progress.get("step") is not None:
@@ -95,7 +98,7 @@ def duration_text(seconds: float) -> str:
 
 
 def number_text(value: float, digits: int = 3) -> str:
-    """Return a number with this many digits, with commas and without an exponent from a thousand on."""
+    """Return a number with `digits` significant digits; large ones as integers with commas, not exponents."""
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
@@ -203,12 +206,10 @@ def _outcome(outcome: dict[str, Any]) -> str:
 
 
 class FollowedLaunch:
-    """Polled launch; the interval limits the load of the kernel.
+    """Reader of a launch in any state: call `poll`, then pause for ``pause_s`` seconds.
 
-    Parameters
-    ----------
-    launch
-        Launch in any state.
+    ``document`` has what `poll` read last, ``lines`` the last lines of the log. ``pause_s`` grows with the
+    CPU time of `poll`, to limit the load of the kernel.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -237,11 +238,11 @@ class FollowedLaunch:
 
     @property
     def ended(self) -> bool:
-        """True where the launch has ended."""
+        """True if the launch had ended when it was read last."""
         return self.document.get("phase") == "ended"
 
     def lines_of(self, rank: int | None) -> list[LogRow]:
-        """Return the end of the log of all ranks or of one rank."""
+        """Return the last lines of one rank's log, or of all ranks' logs for None."""
         if rank is None:
             return list(self.lines)
         cursor = tail_cursor(self.launch.folder, ranks=(rank,))
@@ -284,7 +285,7 @@ class FollowedLaunch:
 
 
 class LaunchList:
-    """Launches, the newest first, shown as a table."""
+    """Sequence of launches, the newest first, which shows itself as a table."""
 
     def __init__(self, launches: list[Launch]) -> None:
         self._found = launches
@@ -310,7 +311,7 @@ class LaunchList:
 
 
 def launches(*, all_runs: bool = True) -> LaunchList:
-    """Return the newest launches, of all runs or only of this kernel's run."""
+    """Return the newest launches, at most 50, of all runs or only of this kernel's run."""
     folders = known_folders(os.environ, all_runs=all_runs)
     return LaunchList([Launch(each) for each in reversed(folders[-_MAX_LAUNCHES:])])
 

@@ -16,7 +16,7 @@ from gipfel_extension.training.preflight import CheckOutcome, Holder
 from .launch_static import FollowedLaunch, launch_html, launch_text
 from .output import LiveWidget, run_sync, saved_bundle, view_files, widget_bundle
 
-#: Lines of one message at most; what is older is in the log's file.
+#: Maximum number of log lines in one message; older lines are only in the log file.
 _MAX_SENT = 500
 _END_S = 3.0
 _EMPTY: dict[str, Any] = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
@@ -25,7 +25,8 @@ _EMPTY: dict[str, Any] = {"phase": "preflight", "status": "preflight", "message"
 class LaunchWidget(LiveWidget):
     """Live view of a launch: phases, progress, the merged log with a filter, and a button that stops it.
 
-    A thread reads the launch's directory until the launch ends; the launch depends on neither.
+    A thread reads the launch's directory until the launch ends. The launch depends neither on the view nor on
+    the thread.
     """
 
     _esm, _css = view_files("launch")
@@ -33,7 +34,7 @@ class LaunchWidget(LiveWidget):
     document = traitlets.Dict(_EMPTY).tag(sync=True)
 
     def __init__(self) -> None:
-        #: Processes that hold GPUs, of the last pre-flight.
+        #: Processes that held the launch's GPUs in the last pre-flight check.
         self.holders: tuple[Holder, ...] = ()
         self._followed: FollowedLaunch | None = None
         self._ended = threading.Event()
@@ -43,7 +44,7 @@ class LaunchWidget(LiveWidget):
 
     @property
     def launch(self) -> Launch | None:
-        """Launch in view; None before it is planned."""
+        """Launch that the view shows; None before it is planned."""
         return None if self._followed is None else self._followed.launch
 
     def on_outcome(self, outcome: CheckOutcome) -> None:

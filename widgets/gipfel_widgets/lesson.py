@@ -1,4 +1,4 @@
-"""Checked steps of a notebook that teaches by doing."""
+"""Checked exercises of the ``learn-…`` notebooks."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from gipfel_cluster.model import GipfelError
 
 
 class Lesson:
-    """Steps of a guided notebook, each with a check that says whether it was done.
+    """Steps of a guided notebook, each with a check whether the reader has done it.
 
     Example
     -------
@@ -21,11 +21,11 @@ class Lesson:
     """
 
     def __init__(self) -> None:
-        #: Whether each step was done, by its name, in the order of the first run.
+        #: Whether each step is done, by its name, in the order in which the steps were first checked.
         self.steps: dict[str, bool] = {}
 
     def gipfel(self, *words: str) -> "Answer":
-        """Run a command of ``gipfel`` as in a terminal; its errors are shown, its output is returned.
+        """Run a ``gipfel`` command as in a terminal, and return its output; if it fails, print what it wrote.
 
         Raises
         ------
@@ -44,7 +44,7 @@ class Lesson:
         return Answer(done.returncode, done.stdout.strip())
 
     def check(self, step: str, done: object, hint: str) -> None:
-        """Record and print whether a step was done, with the hint if it was not."""
+        """Record and print whether a step is done (`done` is true), with the hint if it is not."""
         self.steps[step] = bool(done)
         sys.stdout.write(f"done      {step}\n" if done else f"NOT DONE  {step}. {hint}\n")
 
@@ -56,7 +56,7 @@ class Lesson:
 
 
 class Answer:
-    """Exit status and output of a command; true if it ended well."""
+    """Exit status and standard output of a command; true if it ended with status 0."""
 
     def __init__(self, status: int, text: str) -> None:
         self.status, self.text = status, text
@@ -66,7 +66,7 @@ class Answer:
         return self.status == 0
 
     def json(self) -> Any:
-        """Return the output as JSON; an empty dictionary if it is not."""
+        """Return the parsed JSON output; an empty dictionary if the command failed or printed no JSON."""
         try:
             return json.loads(self.text) if self else {}
         except ValueError:

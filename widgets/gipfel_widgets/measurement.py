@@ -1,6 +1,7 @@
-"""Measurement of GPUs and host between two moments, and where it is recorded.
+"""Measurement of GPUs and host between two moments.
 
-`measure` makes one; `run_workload` is work of a known kind to measure.
+`measure` creates one: it uses the recorder of the kernel's run, or starts its own in a new run folder.
+`run_workload` does work of a known kind, which can be measured.
 """
 
 import atexit
@@ -21,6 +22,7 @@ from gipfel_extension.telemetry.user_metrics import UserMetrics, read_metrics
 from .displays import SaturationPlot, SaturationSummary
 from .run import KernelRecorder, KernelRun, create_run, present_run
 
+#: Seconds to wait for samples before an existing run counts as not recorded.
 _JUDGE_S = 5.0
 _GLANCE_S = 0.2
 #: Seconds that a shared recorder buffers samples, with a margin for a slow file system.
@@ -28,22 +30,23 @@ _FLUSH_S = 8.0
 _MIN_S, _MAX_S = 0.01, 3600.0
 #: Edge of the square matrices: large enough to saturate, small enough to stop on time.
 _GPU_EDGE, _CPU_EDGE = 8192, 1024
+#: Multiplications on a GPU between two synchronizations, and seconds between looks at the clock while
+#: sleeping.
 _GPU_BURST = 8
 _TURN_S = 0.2
 WORKLOADS = ("matmul", "sleep")
 
 
 class Measurement:
-    """A context within which everything that runs is measured; made by :func:`measure`.
+    """A context manager that measures everything that runs within it; created by :func:`measure`.
 
     Attributes
     ----------
-    run
-        Where the record is.
     own
-        True where this measurement made the run and records it itself.
+        True if this measurement created its run, and records it itself.
     simulated
-        True where the values are made up or replayed; then no real one is shown, and vice versa.
+        True if the source is synthetic or a replay: the measurement then has only simulated values, else only
+        real ones.
     """
 
     def __init__(self, source: str = "auto", interval: float | None = None) -> None:
@@ -64,7 +67,7 @@ class Measurement:
 
     @property
     def run(self) -> KernelRun:
-        """Run folder of the record.
+        """Run whose folder has the samples.
 
         Raises
         ------
@@ -79,18 +82,18 @@ class Measurement:
 
     @property
     def seconds(self) -> float:
-        """Seconds measured so far, 0 before the start."""
+        """Seconds from the start to the end, or until now; 0 before the start."""
         if self._started_ns is None:
             return 0.0
         return ((self._ended_ns or time.time_ns()) - self._started_ns) / 1e9
 
     def start(self) -> "Measurement":
-        """Start measuring; start a recorder where none runs that records this source.
+        """Start measuring; start a recorder unless one already records this source.
 
         Raises
         ------
         GipfelError
-            The source can't be read, or the run folder can't be made.
+            The measurement has already begun, the source can't be read, or the run folder can't be created.
         """
         if self._run is not None:
             raise GipfelError("This measurement has begun already.", "Make another with measure().")
@@ -108,15 +111,15 @@ class Measurement:
         return self
 
     def stop(self) -> None:
-        """End; an own recorder writes what it holds. Ending twice is not an error."""
+        """End the measurement, and its own recorder if it has one; ending twice is not an error."""
         if self._run is not None and self._ended_ns is None:
             self._ended_ns = time.time_ns()
             self._end_recorder()
 
     def table(self) -> SampleTable:
-        """Return the samples between start and end, or until now; only real ones or only simulated ones.
+        """Return the samples between start and end, or until now; they are all real, or all simulated.
 
-        Waits up to 8 s for a recorder that it shares to write the last of them.
+        After the end, wait up to 8 s until the job's recorder has written the last ones.
         """
         if self._whole is not None:
             return self._whole
@@ -139,10 +142,10 @@ class Measurement:
         )
 
     def metrics(self) -> UserMetrics:
-        """Return what this run's processes logged between start and end, or until now.
+        """Return the metrics that processes logged between start and end, or until now.
 
-        A measurement with its own run has that of the kernel's run, too: the work logs
-        there.
+        A measurement with its own run also includes those in the kernel's run, where the measured program
+        logs.
         """
         folders = {self.run.path, *([] if (present := present_run()) is None else [present.path])}
         found = [read_metrics(folder) for folder in sorted(folders)]
@@ -186,11 +189,11 @@ def measure(source: str = "auto", interval: float | None = None) -> Measurement:
     Parameters
     ----------
     source
-        ``auto``: this run's recorder where there is one, else host and GPUs; ``host``, ``nvml``,
-        ``replay:FILE`` or ``synthetic:training``, ``idle``, ``starved``.
+        ``auto``: the recorder of this kernel's run if there is one, else host and GPUs. Others are ``host``,
+        ``nvml``, ``replay:FILE``, ``synthetic:training``, ``synthetic:idle`` and ``synthetic:starved``.
     interval
-        Seconds between two samples of a recorder that is started for this; one that runs keeps its own. None
-        is 0.1 where the GPUs count that fast, and else 1.
+        Seconds between two samples, if a recorder is started; a running recorder keeps its own interval.
+        None: 0.1 if the GPUs' counters are updated that often, else 1.
     """
     return Measurement(source, interval)
 
@@ -224,20 +227,20 @@ def _until(table: SampleTable, time_ns: int) -> SampleTable:
 
 
 def run_workload(name: str, seconds: float, progress: Callable[[str], None] = lambda _: None) -> str:
-    """Work for a while.
+    """Run a workload of a known kind for some seconds.
 
     Parameters
     ----------
     name
-        ``matmul``: square matrices, by torch on the GPU where it sees one, else by numpy on the CPU;
-        ``sleep``: nothing.
+        ``matmul``: multiply square matrices, with torch on a GPU if it finds one, else with numpy on the CPU;
+        ``sleep``: do nothing.
     progress
-        Called about once a second with a line that says how far it is.
+        Called about once a second with a line about the progress.
 
     Returns
     -------
     str
-        What was done, and where.
+        A line with the work that was done, and the device.
 
     Raises
     ------
@@ -278,7 +281,7 @@ def _matmul_on_gpu() -> tuple[str, Callable[[float], object]] | None:
     def turn(_: float) -> None:
         for _ in range(_GPU_BURST):
             torch.matmul(left, right)
-        # Without it the queue would run on long after the time is up.
+        # Otherwise work would be queued that runs long after the time is up.
         torch.cuda.synchronize()
 
     name = torch.cuda.get_device_name()
@@ -293,7 +296,7 @@ def _matmul_on_cpu() -> tuple[str, Callable[[float], object]]:
 
 def _torch() -> Any:
     try:
-        # An image may have it, our own environment needn't; and it takes seconds to import.
+        # Optional, and it takes seconds to import.
         import torch  # noqa: PLC0415
     except Exception:  # noqa: BLE001 - a broken torch fails in many ways, and the CPU is still there
         return None

@@ -18,7 +18,7 @@ LIVE = "application/vnd.gipfel.live+json"
 
 
 def view_files(name: str) -> tuple[Path, Path]:
-    """Return the module and the style sheet of a view, which `build-views.mjs` makes of the panel's sources.
+    """Return the JavaScript module and the style sheet of a view, built from the panel's sources.
 
     Raises
     ------
@@ -32,9 +32,9 @@ def view_files(name: str) -> tuple[Path, Path]:
 
 
 def widget_bundle(model_id: str, launch: str = "") -> Bundle:
-    """Return the MIME types of a widget, which JupyterLab prefers to figure and image of the same output.
+    """Return the MIME bundle of a widget, which JupyterLab prefers to a figure and image in the same output.
 
-    With the lab extension, the figure or image is shown until the widget's model is found; with the ID of a
+    Until the widget's model is found, the lab extension shows the figure or image, or, with the ID of a
     launch, the notebook server's view of that launch.
     """
     view = {"version_major": 2, "version_minor": 1, "model_id": model_id}
@@ -42,7 +42,10 @@ def widget_bundle(model_id: str, launch: str = "") -> Bundle:
 
 
 def saved_bundle(launch: str) -> Bundle:
-    """Return the MIME type by which the lab extension shows the notebook server's view of a launch."""
+    """Return the MIME bundle for which the lab extension shows a launch as the notebook server knows it.
+
+    It is empty without the ID of a launch.
+    """
     return {LIVE: {"launch": launch}} if launch else {}
 
 
@@ -87,7 +90,7 @@ def is_interactive() -> bool:
 
 
 class CellOutput:
-    """One output of a cell, which later ones replace."""
+    """The output of a cell; each new one replaces the previous one."""
 
     def __init__(self) -> None:
         self._shown = ViewOutput()
@@ -103,7 +106,7 @@ class CellOutput:
 
 
 def in_notebook() -> bool:
-    """Return whether outputs are kept in a notebook."""
+    """Return whether the code runs in a kernel, whose outputs are part of a notebook."""
     try:
         from IPython.core.getipython import get_ipython  # noqa: PLC0415 - a script has none
     except ImportError:

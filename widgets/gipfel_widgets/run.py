@@ -1,4 +1,4 @@
-"""Run of a kernel, the one it was started in or a new one with its own recorder; and loading of any run."""
+"""Runs as a kernel uses them: that of its job, or a new one with its own recorder; and loading of any run."""
 
 import contextlib
 import os
@@ -33,14 +33,14 @@ _GLANCE_S = 0.1
 
 @dataclass(frozen=True)
 class KernelRun:
-    """A run folder, and where its recorders stream.
+    """A run folder, and the directory of its recorders' sockets.
 
     Parameters
     ----------
     folder
         The run folder.
     sockets
-        The recorders' sockets; None where the segments on disk are all there is.
+        Directory of the recorders' sockets; None if samples can only be read from disk.
     """
 
     folder: RunFolder
@@ -53,11 +53,11 @@ class KernelRun:
 
     @property
     def telemetry(self) -> Path:
-        """Folder of the segments."""
+        """Directory of the segments (files of samples)."""
         return self.folder.telemetry
 
     def set_ended(self) -> None:
-        """Write the time of the end into the record: a run without one counts as in use for an hour."""
+        """Write the time of the end to the record; a run without it may count as in use."""
         with contextlib.suppress(OSError, GipfelError):
             ended = datetime.now(UTC).isoformat(timespec="milliseconds")
             self.folder.write_record({**self.folder.read_record(), "ended": ended})
@@ -67,12 +67,12 @@ class KernelRun:
 
 
 def present_run(environment: Mapping[str, str] | None = None) -> KernelRun | None:
-    """Return the run that this kernel belongs to, as ``$GIPFEL_RUN`` and ``$GIPFEL_SOCKETS`` name it.
+    """Return the run that this kernel belongs to, from ``$GIPFEL_RUN`` and ``$GIPFEL_SOCKETS``.
 
     Returns
     -------
     KernelRun or None
-        None outside a run, and where its folder is gone.
+        None outside of a run, or if its folder no longer exists.
     """
     environment = os.environ if environment is None else environment
     given = environment.get("GIPFEL_RUN")
@@ -83,7 +83,7 @@ def present_run(environment: Mapping[str, str] | None = None) -> KernelRun | Non
 
 
 def run_at(path: Path, environment: Mapping[str, str] | None = None) -> KernelRun:
-    """Return the run of a folder; live where something on this node streams it, such as ``gipfel record``."""
+    """Return the run of a folder, with sockets if a process such as ``gipfel record`` streams it here."""
     environment = os.environ if environment is None else environment
     return KernelRun(RunFolder(path), live_sockets(path, node_name(environment)))
 
@@ -91,12 +91,12 @@ def run_at(path: Path, environment: Mapping[str, str] | None = None) -> KernelRu
 def create_run(
     source: str, interval: float | None, environment: Mapping[str, str] | None = None
 ) -> KernelRun:
-    """Make a run folder ``measure-<pid>-<time>`` with its record, and a folder for sockets beside ``/tmp``.
+    """Create a run folder ``measure-<pid>-<time>`` with its record, and a directory for sockets in ``/tmp``.
 
     Raises
     ------
     GipfelError
-        The run folder can't be made.
+        The run folder can't be created.
     """
     environment = os.environ if environment is None else environment
     node = node_name(environment)
@@ -119,7 +119,7 @@ def create_run(
             "edf_digest": None,
         }
     )
-    # The path of a Unix socket has room for 107 bytes, less than many home folders need.
+    # The path of a Unix socket can have 107 bytes; paths in home directories are often longer.
     return KernelRun(folder, ScratchFolder.create().path)
 
 
@@ -129,18 +129,19 @@ def node_name(environment: Mapping[str, str]) -> str:
 
 
 class KernelRecorder:
-    """A recorder process beside the kernel, which ends with the kernel also when that is killed.
+    """A recorder as a child process of the kernel; it ends with the kernel, even if the kernel is killed.
 
     Parameters
     ----------
     run
-        A run of the kernel's own, with a folder for sockets.
+        A run from `create_run`, with a directory for sockets.
     name
-        ``job``, or ``simulated`` where the source is.
+        ``job``, or ``simulated`` for a simulated source.
     sources
-        What it reads, by the names of ``--source``.
+        Names of sources, as for ``gipfel record --source``.
     interval
-        Seconds between two samples; None: as fast as the sources count, at most ten a second.
+        Seconds between two samples; None: as often as the sources have new values, at most ten times a
+        second.
     """
 
     def __init__(self, run: KernelRun, name: str, sources: tuple[str, ...], interval: float | None) -> None:
@@ -152,12 +153,12 @@ class KernelRecorder:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait for the first sample, at most 20 s.
+        """Start the recorder, and wait for the first sample: 20 s, and one interval.
 
         Raises
         ------
         GipfelError
-            It can't be started, ended at once, or nothing came in time.
+            The recorder can't be started, ended at once, or wrote no sample in time.
         """
         argv = [
             *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
@@ -174,7 +175,8 @@ class KernelRecorder:
             argv += ["--source", source]
         try:
             with os.fdopen(open_log(self._log), "ab") as log:
-                # Out of the terminal's reach: Ctrl-C interrupts the kernel, not the record of what it did.
+                # In its own session, so that Ctrl-C in a terminal interrupts the kernel, but not the
+                # recorder.
                 self._process = subprocess.Popen(
                     argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
@@ -187,7 +189,7 @@ class KernelRecorder:
             raise
 
     def stop(self) -> None:
-        """End it: it writes what it holds and closes its segment, or is killed after 5 s."""
+        """End the recorder, which writes its last samples and closes its segment; kill it after 5 s."""
         process, self._process = self._process, None
         if process is not None:
             end_child(process, _END_S)
@@ -223,10 +225,10 @@ def load(
 ) -> "pa.Table":
     """Return metrics of a run by their names, as an Arrow table with a row for each value.
 
-    Columns are ``time``, ``metric``, ``node``, ``device``, ``rank`` and ``value``; numpy has each by
-    ``table["value"].to_numpy()``, pandas by ``table.to_pandas()``. ``gipfel catalogue`` lists the names;
-    those of logged metrics are the program's own, ``*`` stands for any characters, ``"events"`` are the
-    events.
+    The columns are ``time``, ``metric``, ``node``, ``device``, ``rank`` and ``value``. Get one as a numpy
+    array with ``table["value"].to_numpy()``, or all as a pandas frame with ``table.to_pandas()``. ``gipfel
+    catalogue`` lists the names; logged metrics have the names that the program gave them. In a name, ``*``
+    stands for any characters; ``"events"`` returns the events.
 
     >>> load("alps-48812", "SM_ACTIVE", "train/loss", ranks=range(4))  # doctest: +SKIP
 
@@ -239,12 +241,12 @@ def load(
     since, until
         Time range; a time without a zone is local time.
     fine
-        Whether GPUs' samples are those of ten per second, where they still exist.
+        Return the GPU samples taken ten times a second, where they still exist.
 
     Raises
     ------
     SourceError
-        The run has nothing of this name, or can't be read.
+        No name was given, the run has no such metric, or it can't be read.
     """
     if not names:
         raise SourceError(

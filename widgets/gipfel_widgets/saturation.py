@@ -1,7 +1,7 @@
 """Live view of a run in a notebook's cell, drawn as in the panel.
 
-A thread follows the lines; score, heat map, time series and shares are drawn by `PlotsThread` at a pace of
-their own.
+One thread sends new samples of the line plots. `PlotsThread` draws score, heat map, time series and shares
+less often, since they take longer.
 """
 
 import atexit
@@ -38,14 +38,15 @@ from .run import KernelRun, present_run, run_at
 #: Names of the plots, as the view offers them.
 PLOTS = ("score", "heat", "series", "shares")
 
+#: Time buckets of the time series, and columns of the heat map.
 _BUCKETS = 400
 _HEAT_BUCKETS = 120
 _MIN_PAUSE_S = 5.0
-#: Of a core that the kernel shares with the user's own work.
+#: Share of a core that drawing may use, since the kernel also runs the user's work.
 _SHARE = 0.05
-#: Seconds between two looks, and at least between two messages to the page.
+#: Longest time in seconds to wait for new samples, and shortest time between two messages to the page.
 _POLL_S = 0.5
-#: A page that is opened later, and a saved notebook, begin with a figure at most this old.
+#: Maximum age in seconds of the figure with which a page that is opened later, or a saved notebook, begins.
 _REDRAW_S = 60.0
 _END_S = 3.0
 _MIN_SPAN_S = 10.0
@@ -55,7 +56,7 @@ _NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipf
 def document_and_plots(
     table: SampleTable, *, dark: bool, steady: DebouncedAdvice | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the score's document and all plots of a table; no plot where it holds no GPU.
+    """Return the score's document and all plots of a table by name; no plots if the table has no GPU.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def document_and_plots(
     if not table.gpus:
         return document, {}
     overview = Overview.from_table(table, _BUCKETS)
-    # A column that is shorter than two samples would have holes.
+    # A column of less than two sampling intervals could be empty.
     seconds = overview.bucket_ns * len(overview.time_ns) / 1e9
     columns = max(1, min(_HEAT_BUCKETS, int(seconds / (2 * max(table.interval, 1e-3)))))
     shares = points_over_time(job)
@@ -98,9 +99,11 @@ class PlotsThread:
     Parameters
     ----------
     table
-        What is shown now.
+        Returns the samples to draw.
     publish
-        Takes document and plots; on the thread.
+        Called on the thread with the score's document and the plots.
+    ended
+        Set to stop the thread.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class PlotsThread:
         self.thread.start()
 
     def ask(self, *, dark: bool) -> None:
-        """Draw soon, in the colours of a page."""
+        """Draw again soon, in the colours of a dark or light page."""
         self.dark = dark
         self._asked.set()
 
@@ -139,15 +142,15 @@ class PlotsThread:
 
 
 class Saturation(LiveWidget):
-    """Live GPUs and hosts of a run: lines, score and losses, heat map, and the CUG25 paper's figures.
+    """Live view of a run's GPUs and hosts: line plots, score and losses, heat map, time series and shares.
 
-    A thread reads the run until :meth:`stop`, :meth:`close` or the kernel's end. In a saved notebook the cell
-    shows the plots as they were.
+    Threads read the run until :meth:`stop`, :meth:`close` or the kernel's end. In a saved notebook the cell
+    shows the last plots.
 
     Parameters
     ----------
     window
-        Seconds that the time axis shows.
+        Length of the time axis in seconds.
     run
         A run folder, or the ``run`` of a measurement; None for the run that this kernel belongs to.
     """
@@ -156,9 +159,9 @@ class Saturation(LiveWidget):
 
     figure = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
-    #: Line colours for a dark page by metric; those in the figure are for a light one.
+    #: Line colours for a dark page, by metric; the figure's own colours are for a light page.
     dark_colours = traitlets.Dict().tag(sync=True)
-    #: The document of ``gipfel score --json`` for what is shown; empty before it is known.
+    #: The score of the shown samples as ``gipfel score --json`` prints it; empty before it is computed.
     score = traitlets.Dict().tag(sync=True)
     #: Plotly figures by name; see `PLOTS`.
     plots = traitlets.Dict().tag(sync=True)
@@ -201,7 +204,7 @@ class Saturation(LiveWidget):
         return SampleTable(columns={}) if self._feed is None else self._feed.table()
 
     def stop(self) -> None:
-        """Stop following the run; the cell keeps the plots as they are, without the kernel too."""
+        """Stop following the run; the cell keeps the last plots, also without a kernel."""
         if not self._ended.is_set():
             _end_thread(self._ended, self._thread)
             if self._feed is not None:
@@ -224,7 +227,7 @@ class Saturation(LiveWidget):
             table, window_s=_recorded(table, self._window), metrics=known
         )._repr_mimebundle_()
         if self._ended.is_set() and self.plots:
-            # A saved notebook has one picture: all of it.
+            # A saved notebook has one image, so it shows all plots.
             activity = saturation_figure(table, window_s=_recorded(table, self._window), metrics=known)
             plot["image/png"] = base64.b64encode(
                 small_image(whole_image(saved_figure(activity), self.plots))
@@ -248,7 +251,7 @@ class Saturation(LiveWidget):
         return saturation_figure(self._draw(), window_s=self._window, metrics=logged)
 
     def _draw(self) -> SampleTable:
-        """Draw the figure as it is now; the next points follow it."""
+        """Return the samples to draw, and remember the newest: later ones are sent as points."""
         table = self.table
         self._drawn = {
             device.uuid: int(times[-1])
@@ -258,7 +261,7 @@ class Saturation(LiveWidget):
         return table
 
     def _answer(self, _: object, content: dict[str, Any], __: object) -> None:
-        """Send a page the figure as it is, or an image where it has no plotly.js."""
+        """Answer a page's request for the figure, the plots, or, without plotly.js, an image."""
         if content.get("type") == "figure":
             self._asked.set()
         elif content.get("type") == "plots" and self._plots is not None:
@@ -269,14 +272,14 @@ class Saturation(LiveWidget):
             self.send({"type": "image"}, buffers=[image])
 
     def set_plots(self, document: dict[str, Any], plots: dict[str, Any]) -> None:
-        """Show a score's document and the plots that go with it."""
+        """Show a score's document and its plots, by name."""
         self.score, self.plots = document, plots
 
     def _publish(self, samples: Sequence[Sample], status: dict[str, Any], *, redraw: bool) -> None:
-        """Send what is new; on the thread that follows the run."""
+        """Send new samples and metrics, or with `redraw` the whole figure; called on the thread."""
         fresh = [sample for sample in samples if sample.time_ns > self._drawn.get(sample.device, 0)]
         logged = {} if self._metrics is None else self._metrics.new_points()
-        # Samples of a pause that was filled later belong between those that are drawn.
+        # Late samples belong between those that are already drawn, so the figure is drawn again.
         if redraw or logged is None or self._asked.is_set() or len(fresh) < len(samples):
             self._asked.clear()
             self.figure = self._figure()
@@ -342,7 +345,7 @@ def _logged(feed: SaturationFeed | None) -> UserMetrics | None:
 
 
 def _recorded(table: SampleTable, window: float) -> float:
-    """Return the seconds of the window that have been recorded: a picture's time axis can't be moved."""
+    """Return how many seconds of the window have samples: an image should have no empty time range."""
     firsts = [int(times[0]) for d in table.devices if len(times := table[d.uuid]["time_ns"])]
     if not firsts or table.last_ns is None:
         return window

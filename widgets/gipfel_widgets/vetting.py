@@ -1,4 +1,4 @@
-"""A vetting in a cell: run, followed live, kept as a table. ``src/widgets/vetting.tsx`` draws it."""
+"""A vetting in a cell: `vet` shows it live, then as a table. ``src/widgets/vetting.tsx`` draws it."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ _MAX_ROWS = 60
 
 
 class ReturnedReport(VettingReport):
-    """A report with its outcome in one line, since a cell shows its last value."""
+    """A report whose text is its outcome in one line, which a cell shows if `vet` is its last expression."""
 
     def __repr__(self) -> str:
         return f"Vetting: {make_grid(self, max_rows=0).heading}"
@@ -40,7 +40,7 @@ class ReturnedReport(VettingReport):
 
 
 class Vetting(LiveWidget):
-    """Nodes x checks of a run's newest vetting, live while it runs; a table in a saved notebook.
+    """Grid of nodes and checks of a run's newest vetting, live while it runs; a table in a saved notebook.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class Vetting(LiveWidget):
 
     _esm, _css = view_files("vetting")
 
-    #: Result of `gipfel_extension.vetting.grid` for the report; empty while there is none.
+    #: Fields of the `VettingGrid` of the report; empty while there is no report.
     grid = traitlets.Dict().tag(sync=True)
-    #: Message where there is no grid, or where it is no longer updated.
+    #: Message that explains why there is no grid, or why it is no longer updated; else empty.
     message = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, run: KernelRun | Path | str | None = None) -> None:
@@ -66,17 +66,17 @@ class Vetting(LiveWidget):
 
     @property
     def report(self) -> VettingReport | None:
-        """Newest report; None where there is none yet."""
+        """Newest report; None if there is none yet."""
         found = self._file.report
         return None if found is None or found.started_ns < self._since_ns else found
 
     def await_newer(self) -> None:
-        """Show nothing of a report that is there already: a new run starts."""
+        """Hide existing reports, because a new vetting starts."""
         self._since_ns = time.time_ns()
         self.grid, self.message = {}, "Starting the vetting…"
 
     def refresh(self) -> None:
-        """Read the report again where it has changed."""
+        """Read the report again if it has changed."""
         try:
             changed = self._file.refresh()
         except GipfelError as error:
@@ -137,20 +137,24 @@ def vet(
     Parameters
     ----------
     protocol
-        A file, or a name as ``gipfel vet`` takes it.
+        A protocol file, or the name of a protocol that ``gipfel vet`` knows.
     action
         ``report``, ``abort`` or ``shrink``; see ``gipfel vet --help``.
     min_nodes
-        How many vetted nodes must remain; None for all.
+        Number of good nodes that must remain; None for all.
     skip_vetted
-        Such as ``1 h``: nodes that were vetted within it don't run their own checks again.
+        A time such as ``1 h``: nodes that were vetted within this time don't run their single-node checks
+        again.
     timeout
-        Seconds after which the run is interrupted, with a report; None for the protocol's own limit.
+        Seconds after which the vetting is interrupted and reports what it has; None for the protocol's limit.
+    show
+        Show the progress in the cell.
 
     Returns
     -------
     ReturnedReport
-        A `VettingReport`; ``.vetted``, ``.good_nodes`` and ``.exclude`` name what to continue with.
+        A `VettingReport`: ``.vetted`` is True if all nodes passed, ``.good_nodes`` are those that did, and
+        ``.exclude`` is a hostlist of faulty ones for ``--exclude``.
 
     Raises
     ------
@@ -218,19 +222,19 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _follow(view: "weakref.ref[Vetting]", ended: threading.Event) -> None:
-    """Look again and again until the view is stopped or forgotten."""
+    """Refresh a view until it is stopped or garbage-collected."""
     while not ended.wait(_LOOK_S):
         shown = view()
         if shown is None:
             return
-        # Whatever the folder does meanwhile, the next look may find it well again.
+        # The directory may be unreadable for a moment; the next refresh may succeed.
         with contextlib.suppress(OSError, ReferenceError):
             shown.refresh()
         del shown
 
 
 def _own_run() -> Path:
-    """Return the run of this kernel's job, else one of this vetting's own."""
+    """Return the run folder of this kernel's job, or else create one for this vetting."""
     present = present_run()
     if present is not None:
         return present.path
