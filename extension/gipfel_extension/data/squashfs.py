@@ -272,12 +272,7 @@ def _decompress(compressor: str, data: bytes, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An entry of an image.
-
-    `size` is in bytes. `block` and `offset` are the position in the inode table behind the fields that all
-    files share, from where the list of blocks is read. `first_block` is the position of the data,
-    `fragment` the index of the fragment block with the file's end, and `fragment_offset` the offset in it.
-    """
+    """An entry of an image; its inode's own fields continue at `block` and `offset` of the inode table."""
 
     path: bytes
     kind: str

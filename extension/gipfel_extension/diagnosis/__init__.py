@@ -1,4 +1,4 @@
-"""Find slow ranks and changes of pace in a job: tables in, verdicts out."""
+"""Find slow ranks and changes of pace in a job: functions from tables of steps and samples to verdicts."""
 
 from .diagnose import Diagnosis, diagnose
 from .roles import Roles

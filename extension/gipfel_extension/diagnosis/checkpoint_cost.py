@@ -1,8 +1,8 @@
-"""The cost of checkpoints: the steps that took longer while one was written, and what would be saved.
+"""The cost of checkpoints: how much longer steps took during writes, and what background writing saves.
 
-A checkpoint that is written in the background still takes memory bandwidth, cores and network from training:
-a dip in the throughput. Its cost is what the steps between the beginning and the end of the writing took
-beyond the median of the steps around it, in equal numbers before and after, so that a trend cancels.
+A checkpoint that is written in the background still takes memory bandwidth, cores and network from training,
+so the throughput dips. The cost of such a dip is the time that the steps during the write took beyond the
+median of the steps around them; equal numbers before and after are compared, so that a trend cancels out.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from .steps import StepTable
 _AROUND = 25
 _LEAST_AROUND = 4
 _ROUNDS = 2000
-#: Below this probability of chance, dips are told from noise.
+#: Dips are significant if the probability that chance makes them is below this.
 _SIGNIFICANT = 0.05
-#: Share of the cost from which interruptions of unknown cause are reported.
+#: Interruptions of unknown cause are reported if they take at least this share of the cost.
 _WORTH_NAMING = 0.05
 
 
@@ -34,11 +34,11 @@ class Write:
     end_ns
         UTC nanoseconds at which it was complete.
     stall_s
-        Seconds for which training stood still.
+        Seconds for which training was stopped.
     write_s
         Seconds from its beginning until it was complete.
     rank_seconds
-        Seconds that the files of each rank took.
+        Seconds that each rank took to write its files.
     """
 
     step: int
@@ -56,7 +56,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Dip:
-    """Cost of one checkpoint: seconds beyond the usual steps, and the loss of throughput."""
+    """Cost of one checkpoint: `seconds` beyond the usual steps, and the share `lower` of throughput lost."""
 
     step: int
     begin_ns: int
@@ -72,24 +72,24 @@ class CheckpointCost:
     Parameters
     ----------
     step_s
-        Usual seconds of a step.
+        Usual duration of a step in seconds.
     total_s
-        Seconds of the run's steps.
+        Duration of all steps of the run in seconds.
     stall_s
-        Seconds for which training stood still, as the writer recorded them.
+        Seconds for which training was stopped, as the writer recorded them.
     blocked_s
-        Seconds for which it would have, if it had waited for the files: the longest of a rank, of each
-        checkpoint.
+        Seconds for which training would have been stopped without background writing: the sum over the
+        checkpoints of the slowest rank's time.
     blocking_s, blocking_count
         Interruptions without a record of a writer, such as those of ``torch.save``.
     unclear_s, unclear_count
         Interruptions at irregular steps, which are not counted.
     lower
-        Mean share by which the throughput was lower during a write, and its interval of 95 %.
+        Mean share by which the throughput was lower during a write, and the bounds of its 95 % interval.
     chance
-        Probability that dips as large come by chance.
+        Probability that chance makes dips as large as these.
     peak, staggered
-        Bytes per second at the file system when all ranks write at once, and in turns; 0 if unknown.
+        Bytes per second at the file system if all ranks write at once, and if they take turns; 0 if unknown.
     """
 
     step_s: float
@@ -108,16 +108,16 @@ class CheckpointCost:
 
     @property
     def cost_s(self) -> float:
-        """Seconds that all checkpoints cost."""
+        """Total cost of all checkpoints in seconds."""
         return sum(each.seconds for each in self.dips) + self.blocking_s
 
     @property
     def saved_s(self) -> float:
-        """Seconds that writing in the background saved, against standing still while files are written."""
+        """Seconds that writing in the background saved, compared with stopping while files are written."""
         return self.blocked_s - sum(each.seconds for each in self.dips) if self.dips else 0.0
 
     def sentences(self) -> list[str]:
-        """Return the cost, what was saved, and what could be."""
+        """Return sentences on the cost, on what was saved, and on what could be saved."""
         found = []
         share = f" ({self.cost_s / self.total_s:.1%} of the run)" if self.total_s > 0 else ""
         count = len(self.dips) + self.blocking_count
@@ -172,8 +172,8 @@ class CheckpointCost:
 
 
 def checkpoint_cost(steps: StepTable, writes: Sequence[Write]) -> CheckpointCost | None:
-    """Return what checkpoints cost; None where there are too few steps to know the usual one."""
-    # What recorded writes cost is in their dips; the rest may be checkpoints without a record.
+    """Return the cost of checkpoints; None if there are too few steps to know their usual duration."""
+    # Dips have the cost of recorded writes. Other interruptions may be checkpoints without a record.
     phases = find_phases(steps, explained=[(each.begin_ns, each.end_ns) for each in writes])
     if phases is None:
         return None
@@ -197,7 +197,7 @@ def checkpoint_cost(steps: StepTable, writes: Sequence[Write]) -> CheckpointCost
 
 
 def find_dips(steps: StepTable, writes: Sequence[Write]) -> tuple[Dip, ...]:
-    """Return the dip of each write during which steps were reported, with enough of them around it."""
+    """Return the dip of each write during which steps were reported, if there are enough steps around it."""
     seconds, numbers = step_intervals(steps)
     if not len(seconds):
         return ()
@@ -214,7 +214,7 @@ def find_dips(steps: StepTable, writes: Sequence[Write]) -> tuple[Dip, ...]:
         after = np.flatnonzero(free[places[-1] + 1 :])[:_AROUND] + places[-1] + 1
         count = min(len(before), len(after))
         if count < _LEAST_AROUND:
-            # The first or last of a run has neighbours on one side alone.
+            # The first or last write of a run has neighbours on one side only.
             around = before if len(before) > len(after) else after
         else:
             around = np.concatenate([before[-count:], after[:count]])
@@ -235,7 +235,7 @@ def _mean_with_interval(values: Sequence[float]) -> tuple[tuple[float, float, fl
     draw = np.random.default_rng(0)
     means = array[draw.integers(len(array), size=(_ROUNDS, len(array)))].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
-    # Without an effect, each dip might as well have the other sign.
+    # Permutation test: without an effect, each dip has either sign with equal probability.
     flipped = (draw.choice((-1.0, 1.0), size=(_ROUNDS, len(array))) * array).mean(axis=1)
     chance = float((np.sum(flipped >= array.mean()) + 1) / (_ROUNDS + 1))
     return (float(array.mean()), float(low), float(high)), chance

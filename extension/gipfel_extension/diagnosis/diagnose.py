@@ -19,9 +19,10 @@ from .steps import StepTable
 from .stragglers import diagnose_steps
 from .verdict import Verdict, cannot_tell
 
-#: Steps on each side of a change that are compared, and the most changes that are explained.
+#: Number of steps on each side of a change that are compared, and most changes that are explained.
 _SIDE, _MOST_EXPLAINED = 50, 8
-#: Part of a longer step that is waiting, from which communication is what became slower.
+#: Communication became slower if waiting is at least this share of the additional time, and if work changed
+#: by less than this share of it.
 _WAITING, _SAME_WORK = 0.7, 0.3
 
 
@@ -32,12 +33,12 @@ class Diagnosis:
     Parameters
     ----------
     resolution
-        What could not have been found: the smallest ``slow_rank`` and ``change``, as shares; None where
-        nothing could be judged.
+        The smallest ``slow_rank`` and ``change`` that would have been found, as shares of a step's duration;
+        None if nothing could be judged.
     notes
-        What the data lack.
+        Lines on what the data lack.
     phases
-        The pace of the steps and what interrupts them; None without enough steps.
+        The pace of the steps and their interruptions; None without enough steps.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -58,7 +59,7 @@ class Diagnosis:
 
 
 class _Samples:
-    """Samples that are only read when a verdict needs them."""
+    """Reads the samples only when a verdict needs them, and only once."""
 
     def __init__(self, read: Callable[[], SampleTable | None] | None) -> None:
         self._read = read
@@ -81,13 +82,13 @@ def diagnose(
     Parameters
     ----------
     steps
-        None where none were logged: then samples alone are looked at.
+        The logged steps; None if none were logged: then only samples are used.
     samples
-        Returns the job's samples; called at most once, and only where a verdict may gain from them.
+        Function that returns the job's samples; called at most once, and only if a verdict may need them.
     gpus
-        Rank to the UUIDs of its GPUs.
+        UUIDs of the GPUs of each rank.
     begin_ns
-        When the ranks were started; None where unknown.
+        UTC nanoseconds at which the ranks were started; None if unknown.
     """
     roles, gpus, sampled = roles or Roles(), gpus or {}, _Samples(samples)
     if steps is None:
@@ -116,7 +117,7 @@ def diagnose(
 def _change_verdicts(
     change: Change, steps: StepTable, sampled: _Samples, before: int, after: int
 ) -> list[Verdict]:
-    """Return the verdicts on a change between the columns of the changes before and after it."""
+    """Return the verdicts on a change; `before` and `after` are the columns of its neighbouring changes."""
     since, number = int(steps.time_ns[change.column]), int(steps.steps[change.column])
     longer = change.share > 0
     text = (
@@ -144,7 +145,7 @@ def _change_verdicts(
 
 
 def _hardware_text(table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, longer: bool) -> str:
-    """Return the one series that can explain a change, and all that moved with it."""
+    """Return the one series that can explain a change (or None), and all series that changed with it."""
     explanation = find_explanation(table, at_ns, before_ns, after_ns, slower=longer)
     changed = find_series_changes(table, at_ns, before_ns, after_ns)
     text = (
@@ -159,11 +160,11 @@ def _hardware_text(table: SampleTable, at_ns: int, before_ns: int, after_ns: int
 
 
 def _waiting_share(change: Change, steps: StepTable, first: int, last: int) -> float | None:
-    """Return which part of the longer steps is waiting, where that is nearly all; else None."""
+    """Return the share of the additional time that is waiting, if it is most of it; else None."""
     work = steps.work_s[:, first : last + 1]
     if np.isnan(work).mean() > 0.5 or len(steps.ranks) < 2:
         return None
-    # Of all ranks the slowest: what the others wait for is not communication.
+    # Use the slowest rank in each step: the waiting of other ranks for it is not communication.
     slowest = np.nanmax(np.where(np.isnan(work), -np.inf, work), axis=0)
     cut = change.column - first
     before, after = float(median(slowest[:cut])), float(median(slowest[cut:]))

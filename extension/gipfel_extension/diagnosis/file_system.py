@@ -1,13 +1,14 @@
-"""Verdicts on a file system: slowed by this job's own load, slow for everybody, or neither can be told.
+"""Verdicts on a file system: slowed by this job's own load, slow for everybody, or slow for unknown reasons.
 
-The latency of probes (a name that is looked up, a file that is created, 4 KiB that are read) is compared
-between times with and without a heavy load of this job. A file system that is slow without it is slow for
-everybody. One that is slow only with it may still be slowed by others who happen to work at the same times:
-the job's loads are shifted along the run, and where shifted ones fit as well, nothing is said of the job.
+The latency of probes (looking up a name, creating a file, reading 4 KiB) is compared between times with and
+without a heavy load from this job. A file system that is slow without this load is slow for everybody. If it
+is slow only with the load, other jobs that happen to work at the same times may still be the cause. So the
+job's load is shifted along the run, and if shifted loads fit the slow probes as well, the job is not blamed.
 
-What is heavy depends on the file system: a link of 10 MB/s is full with 10 MB/s. So a load is light only if
-it is next to nothing, or if the mount was seen to keep up with twice as much. The bytes at a mount of FUSE
-are known only as a bound: all that the job's processes read and wrote, from caches and connections, too.
+Which load is heavy depends on the file system: 10 MB/s saturate a link of 10 MB/s. So a load counts as light
+only if it is close to zero, or if the mount kept up with twice as much at another time. For a FUSE mount,
+only an upper bound of the bytes is known: everything that the job's processes read and wrote, including
+caches and connections.
 """
 
 from dataclasses import dataclass
@@ -20,25 +21,29 @@ from .verdict import Verdict, cannot_tell
 _Floats = NDArray[np.float64]
 _Flags = NDArray[np.bool_]
 
-#: Requests per second from which the job's load is heavy anywhere: opened files, and MiB.
+#: Requests (opened files plus MiB moved) per second from which the job's load is heavy for any file system.
 HEAVY_REQUESTS = 500.0
-#: From so many requests on it is heavy where it is so many times the usual load of the job.
+#: A load of at least the first number of requests per second is also heavy if it is the second number times
+#: the job's usual load.
 _LEAST_HEAVY, _HEAVY_FACTOR = 1.0, 10.0
-#: Opened files and MiB per second that no file system feels; share of quick answers where one keeps up.
+#: Opened files and MiB per second that are light for any file system; share of quick probes from which a file
+#: system keeps up with a load.
 _LIGHT_OPENS, _LIGHT_MIB, _KEEPS_UP = 20.0, 1.0, 0.5
-#: Opened files per second that are worth a sentence, however fast the file system is.
+#: Opened files per second that are reported, however fast the file system is.
 MANY_OPENS = 1000.0
-#: A probe is slow from so many times the usual latency on, and from so many milliseconds.
+#: A probe is slow if it takes this many times the usual latency and at least this many milliseconds.
 _SLOW_FACTOR, _SLOW_MS = 5.0, 10.0
-#: Bounds of the usual latency, where the run's own is outside of them or unknown.
+#: Usual latency in milliseconds: lower bound, default if unknown, upper bound.
 _USUAL_MS = (0.5, 2.0, 4.0)
 _LEAST_PROBES, _LEAST_SIDE, _LEAST_SLOW = 8, 5, 3
-#: Share of the probes without load that must be slow, or how many in a row; the share of those with load.
+#: Share of the probes without load that must be slow, or how many in a row; share of the probes with load
+#: that must be slow; largest share of slow probes without load if the job is the cause.
 _SLOW_LIGHT, _IN_A_ROW, _SLOW_HEAVY, _QUIET_LIGHT = 0.2, 4, 0.5, 0.1
 _CLEARLY = 2.0
-#: Share of shifted loads that may fit as well, and changes of the load that must be seen.
+#: Largest share of shifted loads that may fit as well as the real one; least number of changes of the load;
+#: share of equal values from which a shifted load counts as the same load.
 _CHANCE, _LEAST_CHANGES, _SAME_LOAD = 0.03, 3, 0.9
-#: Share of the probes beside which the load is heavy, from which it is worth a sentence.
+#: Share of the probes with heavy load from which that load is reported.
 _OFTEN = 0.1
 _MIB = float(1 << 20)
 
@@ -54,11 +59,11 @@ class StorageSeries:
     opens
         Files per second that the job opened at this mount; NaN where they were not counted.
     moved
-        Bytes per second that the job moved at this mount, at least; NaN where unknown.
+        Bytes per second that the job moved at this mount (a lower bound if `most` is set); NaN if unknown.
     most
-        The same, at most; None where `moved` is exact.
+        Upper bound of `moved`; None if `moved` is exact.
     shared
-        True for a file system of the cluster, where many opened files matter even if it keeps up.
+        True for a shared file system, for which many opened files matter even if it keeps up.
     """
 
     mount: str
@@ -77,19 +82,24 @@ class StorageJudgement:
     Parameters
     ----------
     slow
-        ``everybody``, ``job``, ``unknown`` (slow, but it can't be told by whom), or empty for not slow.
+        Who is affected or responsible: ``everybody`` (slow for all), ``job`` (slowed by this job),
+        ``unknown`` (slow without a known cause), or empty if it is not slow.
+    probes, light, slow_light
+        Numbers of probes, of probes while the job's load was light, and of slow ones among these.
     opens
-        Median of the files that the job opens per second while its load is heavy; None where it never is.
+        Median of the files that the job opens per second while its load is heavy; None if it never is.
     light_ms, heavy_ms
         Medians of the latency without and with heavy load; None without such probes.
     slow_ms
-        Median of the slow probes without heavy load, for ``everybody``; else None.
+        Median latency of the slow probes without heavy load, for ``everybody``; else None.
     since
         UTC nanoseconds of the first slow probe that counts.
     chance
-        Share of the shifted loads that fit the slow probes as well as the real one, for ``job``.
+        Share of the shifted loads that fit the slow probes as well as the real load, for ``job``.
     many_opens
-        True where the job opens so many files so often that this is worth a sentence.
+        True if the job opens so many files, so often, that this is reported.
+    because
+        The reason, for ``unknown``.
     """
 
     mount: str
@@ -146,7 +156,7 @@ class StorageJudgement:
 
 
 def judge_storage(series: StorageSeries) -> StorageJudgement:
-    """Return what can be said of a mount."""
+    """Return the judgement on a mount, given its probes and the job's load."""
     known = np.isfinite(series.latency_ms)
     times, latency = series.time_ns[known], series.latency_ms[known]
     opens, least = series.opens[known], series.moved[known]
@@ -155,7 +165,7 @@ def judge_storage(series: StorageSeries) -> StorageJudgement:
     level = _heavy_level(requests)
     unknown_load = ~np.isfinite(opens) & (requests < level)
     heavy = (requests >= level) & ~unknown_load
-    # Servers still work on what was asked just before.
+    # Servers may still be working on requests from just before, so neighbours of a heavy load count as heavy.
     near = heavy | np.r_[False, heavy[:-1]] | np.r_[heavy[1:], False]
     apart = ~near & ~unknown_load
     threshold = _threshold(latency[apart])
@@ -204,9 +214,9 @@ def _heavy_level(requests: _Floats) -> float:
 
 
 def _kept_up(load: _Floats, slow: _Flags) -> float:
-    """Return half of the highest load at or above which most answers were quick; 0 where there is none.
+    """Return half of the highest load at or above which most probes were quick; 0 if there is none.
 
-    Half, because of a constant load that nearly fills a link some answers are quick by chance.
+    Half, because some probes are quick by chance even if a constant load nearly saturates a link.
     """
     known = np.isfinite(load)
     order = np.argsort(-load[known], kind="stable")
@@ -219,12 +229,12 @@ def _kept_up(load: _Floats, slow: _Flags) -> float:
 def _kind(
     latency: _Floats, slow: _Flags, heavy: _Flags, light: _Flags, threshold: float
 ) -> tuple[str, float, str]:
-    """Return who makes it slow, the chance of that by coincidence, and for ``unknown`` why."""
+    """Return `StorageJudgement.slow`, the probability of coincidence, and the reason if unknown."""
     n_light, n_heavy = int(light.sum()), int(heavy.sum())
     slow_light, slow_heavy = int((slow & light).sum()), int((slow & heavy).sum())
     if len(latency) < _LEAST_PROBES or int(slow.sum()) < _LEAST_SLOW:
         return ("unknown", 1.0, "few") if int(slow.sum()) >= _LEAST_SLOW else ("", 0.0, "")
-    # A few in a row that are hardly slow are noise that lasts for a while.
+    # Several probes in a row that are barely slow may just be autocorrelated noise.
     lasts = _longest(latency[light] >= _CLEARLY * threshold) >= _IN_A_ROW
     if n_light >= _LEAST_SIDE and slow_light >= _IN_A_ROW and (lasts or slow_light >= _SLOW_LIGHT * n_light):
         return "everybody", 0.0, ""
@@ -232,7 +242,7 @@ def _kind(
         often = _longest(slow) >= _IN_A_ROW or slow.sum() >= _SLOW_LIGHT * len(latency)
         return ("unknown", 1.0, "uncounted") if often else ("", 0.0, "")
     if n_heavy < _LEAST_SLOW or slow_heavy < max(_LEAST_SLOW, _SLOW_HEAVY * n_heavy):
-        # A few slow answers now and then: no period that a job could notice.
+        # Isolated slow probes are not a slow period that a job could notice.
         return "", 0.0, ""
     changes = int(np.count_nonzero(np.diff(heavy.astype(np.int8))))
     chance = _coincidence(np.log(np.maximum(latency, 1e-3)), heavy)
@@ -243,9 +253,9 @@ def _kind(
 
 
 def _coincidence(latency: _Floats, heavy: _Flags) -> float:
-    """Return the share of other shifts of the load along the run that fit the latency at least as well.
+    """Return the share of shifted loads that fit the latency at least as well as the real load.
 
-    Shifts of a regular load by its own period are the same load, not others.
+    Shifting a periodic load by its own period gives the same load; such shifts don't count.
     """
     count = int(heavy.sum())
     shifted = [np.roll(heavy, shift) for shift in range(1, len(heavy))]
@@ -256,7 +266,7 @@ def _coincidence(latency: _Floats, heavy: _Flags) -> float:
 
 
 def _longest(flags: _Flags) -> int:
-    """Return the length of the longest row of true values."""
+    """Return the length of the longest run of true values."""
     edges = np.flatnonzero(np.diff(np.r_[False, flags, False].astype(np.int8)))
     return int((edges[1::2] - edges[::2]).max(initial=0))
 

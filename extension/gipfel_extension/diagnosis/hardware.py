@@ -1,14 +1,14 @@
 """Find why a rank is slow, from the samples of its GPU beside those of its peers.
 
-Tensor activity is cycles active over cycles elapsed, so that for equal work its product with the clock is
-equal for all peers, however long each takes. A GPU that waits for others spins in a collective's kernel: its
-engine is active. So of a slow rank
+Tensor activity is the ratio of active to elapsed cycles, so for equal work its product with the clock is
+equal for all peers, however long each takes. A GPU that waits for others spins in a collective's kernel, so
+its engine is active. Therefore, for a slow rank,
 
-- less clock and equal work is ``clock``: power, heat or a cap;
-- more work, and SMs or engine busier too, is ``more_work``;
-- an engine and SMs that are active less than the peers' is ``host``: the GPU waits for its own process.
+- a lower clock with equal work means ``clock``: power, heat or a clock limit;
+- more work, with SMs or engine busier as well, means ``more_work``;
+- an engine and SMs that are less active than the peers' mean ``host``: the GPU waits for its own process.
 
-Two series must agree, each beyond what its peers differ by.
+Two series must agree, each with a difference beyond the scatter of the peers.
 """
 
 import math
@@ -25,21 +25,21 @@ from .slow_periods import Rule, SlowPeriod, find_slow
 from .stragglers import Accused
 from .verdict import Verdict, cannot_tell, named
 
-#: Change of a clock, and of another series, that matters, as shares.
+#: Smallest difference that matters, as a share: of a clock, and of other series.
 _CLOCK, _OTHER = 0.03, 0.05
 #: NVML's nvmlClocksEventReasons: hardware slowdown, software and hardware thermal slowdown, power brake.
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-#: Samples that are averaged, and averages of the shortest window where there are no steps: 60 samples.
+#: Without steps: number of samples per average, and averages in the shortest window, which has 60 samples.
 _BIN_SAMPLES, _BINS = 5, 12
 
 Gpus = Mapping[int, Sequence[str]]
-#: Level of each series by name: logarithms, NaN where missing.
+#: Logarithm of the level of each series, by name; NaN if missing.
 Levels = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class _Deviation:
-    """Difference of the accused from their peers in one series, as a logarithm, and the peers' scatter."""
+    """Difference of slow ranks from their peers in one series, as a logarithm, and the peers' scatter."""
 
     value: float
     scatter: float
@@ -52,7 +52,7 @@ class _Deviation:
 
 
 def explain(verdict: Verdict, accused: Accused, table: SampleTable, gpus: Gpus) -> Verdict:
-    """Return the verdict on slow ranks with its cause, where samples of their GPUs show one."""
+    """Return the verdict on slow ranks, with the cause if samples of their GPUs show one, else unchanged."""
     window = accused.first_ns, accused.last_ns + 1
     own = [levels for rank in accused.ranks if (levels := _levels(table, gpus.get(rank, ()), window))]
     peers = [levels for rank in accused.peers if (levels := _levels(table, gpus.get(rank, ()), window))]
@@ -64,14 +64,14 @@ def explain(verdict: Verdict, accused: Accused, table: SampleTable, gpus: Gpus) 
         return replace(verdict, evidence=f"{verdict.evidence} {text}".rstrip())
     if kind == "clock":
         text += _slowed(table, accused, gpus, window)
-    # Samples are a second kind of evidence, but one cause of several that would look alike.
+    # Samples are independent evidence, but other causes could look the same.
     return replace(
         verdict, kind=kind, evidence=f"{verdict.evidence} {text}", confidence=0.9 * verdict.confidence
     )
 
 
 def _cause(found: Mapping[str, _Deviation], excess: float) -> tuple[str, str]:
-    """Return the kind of verdict that series support, or none, and a sentence."""
+    """Return the kind of verdict that the series support, empty for none, and a sentence."""
     none = _Deviation(math.nan, math.nan)
     clock, work, engine, sm = (found.get(name, none) for name in ("clock", "work", "engine", "sm"))
     equal_work = math.isnan(work.value) or abs(work.value) < max(excess / 2, 3 * work.scatter)
@@ -93,7 +93,7 @@ def _cause(found: Mapping[str, _Deviation], excess: float) -> tuple[str, str]:
 
 
 def _levels(table: SampleTable, uuids: Sequence[str], window: tuple[int, int]) -> Levels | None:
-    """Return the levels of a rank's GPUs in a window; None without three samples."""
+    """Return the levels of a rank's GPUs in a window; None with fewer than three samples."""
     parts = [
         series for uuid in uuids if uuid in table and (series := _series(table, uuid, window)) is not None
     ]
@@ -117,7 +117,7 @@ def _series(table: SampleTable, uuid: str, window: tuple[int, int]) -> dict[str,
 
 
 def _compared(values_of: Callable[[str], Floats]) -> dict[str, Floats]:
-    """Return the series that are compared, as logarithms; times are the last axis of a metric's values."""
+    """Return the compared series as logarithms; the last axis of a metric's values is time."""
 
     def logs(values: Floats) -> Floats:
         return np.log(np.where(values > 0, values, np.nan))
@@ -141,7 +141,7 @@ def _deviation(name: str, own: Sequence[Levels], peers: Sequence[Levels]) -> _De
 
 
 def _slowed(table: SampleTable, accused: Accused, gpus: Gpus, window: tuple[int, int]) -> str:
-    """Return what the driver says about lowered clocks, as a sentence."""
+    """Return a sentence on the driver's reasons for lowered clocks; empty if it reports none."""
     shares = []
     for uuid in (uuid for rank in accused.ranks for uuid in gpus.get(rank, ()) if uuid in table):
         columns = table[uuid]
@@ -156,7 +156,7 @@ def _slowed(table: SampleTable, accused: Accused, gpus: Gpus, window: tuple[int,
 
 
 def diagnose_samples(table: SampleTable, gpus: Gpus, roles: Roles) -> list[Verdict]:
-    """Return what samples alone show, for a run that logged no steps; never without roles.
+    """Return verdicts from samples alone, for a run that logged no steps; none if roles are unknown.
 
     Ranks are compared in means of five samples, in windows of at least 60.
     """
@@ -189,7 +189,7 @@ def diagnose_samples(table: SampleTable, gpus: Gpus, roles: Roles) -> list[Verdi
 def _matrices(
     table: SampleTable, ranks: Sequence[int], gpus: Gpus
 ) -> tuple[NDArray[np.int64], dict[str, Floats]]:
-    """Return the beginnings of bins, and each series by rank and bin."""
+    """Return the start times of the bins, and each series with one row per rank and one column per bin."""
     uuids = [next(uuid for uuid in gpus[rank] if uuid in table) for rank in ranks]
     every = [table[uuid]["time_ns"] for uuid in uuids]
     first, last = max(int(t[0]) for t in every if len(t)), min(int(t[-1]) for t in every if len(t))

@@ -1,4 +1,4 @@
-"""Pace of a run: moments from which its steps take longer, and its comparison with other runs."""
+"""Pace of a run: find the steps from which steps take longer or shorter, and compare it with other runs."""
 
 import math
 from collections.abc import Sequence
@@ -12,45 +12,48 @@ from .robust import NORMAL, TRIMMED_ERROR, Floats, median, noise_of, quantile, s
 from .steps import StepTable
 from .stragglers import usable_steps
 
-#: Share by which steps must change, and for how many of them at least.
+#: Smallest change of the steps' duration that is reported, as a share, and for how many steps it must last.
 _LEAST, _STEPS = 0.05, 20
-#: Probability of a false change in a run, as far as noise is normal.
+#: Probability of a false change in a run, if noise has a normal distribution.
 _FALSE_PER_RUN = 1e-3
-#: Steps in which the noise is measured: few enough for one change to spoil one of many.
+#: Number of steps per window in which noise is measured (so short that a change spoils only one of many
+#: windows), and least number of windows.
 _NOISE_STEPS, _NOISE_TILES = 40, 5
-#: A step that is so much longer than those around it is a checkpoint, an evaluation or a hiccup.
+#: A step is an outlier (checkpoint, evaluation, hiccup) if it exceeds the median of the steps around it by
+#: this logarithm and by this many deviations; number of steps around it; largest share of outliers, above
+#: which they count as usual.
 _LONG, _LONG_SIGMAS, _AROUND, _MOST_LONG = math.log(1.3), 5.0, 21, 0.2
 _SHRINK = math.sqrt(0.5)
-#: Windows of the rule in the resolution that is reported: a baseline and what follows.
+#: Numbers of steps before and after a change for which the resolution is reported.
 _BEFORE, _AFTER = 50, 20
 _ABOVE, _SLACK = 0.9, 0.15
-#: Share that matters, and standard errors that noise does not reach.
+#: Smallest difference between runs that is reported, as a share, and in standard errors.
 _LEAST_DIFFERENCE, _Z = 0.05, 3.0
-#: Earlier runs from which on their own scatter is known.
+#: Least number of earlier runs from which the scatter between runs is estimated.
 LEAST_RUNS = 5
-#: What is assumed where it is not known: runs of one script on one kind of GPU differ by 1 %.
+#: Scatter that is assumed with fewer runs: runs of one script on one kind of GPU differ by 1 %.
 _ASSUMED = 0.01
-#: Steps beyond warm-up that a pace is known from.
+#: Least number of steps after warm-up from which a pace is computed.
 LEAST_STEPS = 20
 _WARM_UP, _BLOCK = 10, 20
 
 
 @dataclass(frozen=True)
 class Change:
-    """A moment from which steps take another time.
+    """A step from which the duration of steps is different.
 
     Parameters
     ----------
     column
         First column of the new level.
     before_s, after_s
-        Seconds of a step on both sides, up to the next change.
+        Seconds per step before and after it, up to the neighbouring changes.
     share
         Change of the duration: 0.1 is 10 % longer.
     z
-        The change of the logarithm over its standard error.
+        The change of the duration's logarithm, divided by its standard error.
     confidence
-        Probability that noise does not make such a change anywhere in the run.
+        Probability that noise alone makes no such change anywhere in the run.
     """
 
     column: int
@@ -63,12 +66,13 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangeSearch:
-    """Changes of a run, by time.
+    """Changes in a run, sorted by time.
 
     Parameters
     ----------
     resolution
-        Smallest share that 20 steps after 50 would have shown; None where the run is too short.
+        Smallest change, as a share, that would have been found in 20 steps after 50; None if the run is too
+        short.
     """
 
     changes: tuple[Change, ...] = ()
@@ -76,12 +80,12 @@ class ChangeSearch:
 
 
 def find_changes(seconds: Floats, *, warm_up: int = 10) -> ChangeSearch:
-    """Return the changes of durations of steps, shape (m,); NaN is missing.
+    """Return the changes in the durations of steps, in seconds, shape (m,); NaN stands for missing.
 
     Parameters
     ----------
     warm_up
-        Steps at the beginning that are left out, at most a third of all.
+        Number of steps at the beginning that are left out; at most a third of all steps are.
     """
     columns = np.flatnonzero(seconds > 0)
     columns = columns[columns >= min(warm_up, len(seconds) // 3)]
@@ -118,7 +122,7 @@ def find_changes(seconds: Floats, *, warm_up: int = 10) -> ChangeSearch:
 
 
 def _long_steps(values: Floats) -> NDArray[np.bool_]:
-    """Return which steps stand out of those around them, unless too many do."""
+    """Return which steps are much longer than the steps around them; none if too many are."""
     if len(values) < _AROUND:
         return np.zeros(len(values), bool)
     half = _AROUND // 2
@@ -137,7 +141,7 @@ class _Error:
 
     @property
     def one(self) -> float:
-        """Standard error of a mean, times the root of the number of steps."""
+        """Standard error of a mean, times the square root of the number of steps."""
         return TRIMMED_ERROR * self.sigma * self.memory
 
 
@@ -145,7 +149,7 @@ def _error_of(values: Floats) -> _Error:
     length = min(_NOISE_STEPS, max(_STEPS, len(values) // _NOISE_TILES))
     rows = len(values) // length
     noise = noise_of(values[len(values) - rows * length :].reshape(rows, length))
-    # A clock that counts too coarsely shows no noise at all.
+    # Durations from a coarse clock may show no noise at all, so assume a minimum.
     return _Error(max(float(median(noise.sigma)), 1e-4), noise.memory)
 
 
@@ -154,7 +158,7 @@ def _split_error(error: _Error, before: int, after: int) -> float:
 
 
 def _intervals(steps: int) -> list[tuple[int, int]]:
-    """Return intervals of many lengths that overlap by half, the shortest first."""
+    """Return intervals of many lengths, the shortest first; intervals of one length overlap by half."""
     found: set[tuple[int, int]] = set()
     length = float(steps)
     while length >= 2 * _STEPS:
@@ -166,7 +170,7 @@ def _intervals(steps: int) -> list[tuple[int, int]]:
 
 
 def _best_split(values: Floats) -> int:
-    """Return where two parts of at least 20 steps differ most by least squares; 0 where there is no room."""
+    """Return the least-squares split into two parts of at least 20 steps; 0 if there are too few steps."""
     count = len(values)
     if count < 2 * _STEPS:
         return 0
@@ -178,9 +182,9 @@ def _best_split(values: Floats) -> int:
 
 
 def _dated(values: Floats, cuts: list[int]) -> list[int]:
-    """Return the cuts where everything between their neighbours splits best, in order."""
+    """Return the cuts, each moved to the best split between its neighbours, ascending."""
     edges = [0, *cuts, len(values)]
-    # Two neighbours may move to the same step, or past each other.
+    # Two neighbouring cuts may move to the same step, or past each other.
     best = {
         first + (_best_split(values[first:end]) or cut - first)
         for first, cut, end in zip(edges, cuts, edges[2:], strict=False)
@@ -198,7 +202,7 @@ def _is_change(before: Floats, after: Floats, error: _Error, z: float) -> bool:
 
 
 def _confirmed(values: Floats, cuts: list[int], error: _Error, z: float) -> list[int]:
-    """Return the cuts that hold between their neighbours, taking away the least clear one at a time."""
+    """Return the significant cuts: remove the least significant one and test again, until all are."""
     while cuts:
         edges = [0, *cuts, len(values)]
         doubtful = []
@@ -218,18 +222,20 @@ def _level(values: Floats) -> float:
 
 @dataclass(frozen=True)
 class RunPace:
-    """Duration of a run's steps.
+    """Usual duration of a run's steps.
 
     Parameters
     ----------
+    label
+        Name of the run in sentences.
     seconds
-        Trimmed mean of the steps' durations, on a scale of logarithms.
+        Trimmed mean of the steps' durations, computed from logarithms.
     error
-        Its standard error as a share, from the scatter within the run.
+        Standard error of `seconds` as a share, from the scatter within the run.
     steps
-        Steps that it is of.
+        Number of steps that the mean is from.
     ranks
-        Ranks that logged them.
+        Number of ranks that logged steps.
     """
 
     label: str
@@ -240,7 +246,7 @@ class RunPace:
 
 
 def pace_of(table: StepTable, label: str) -> RunPace | None:
-    """Return the pace of a run; None of a run with fewer than 20 steps beyond warm-up."""
+    """Return the pace of a run; None if it has fewer than 20 steps after warm-up."""
     table = table.part(min(_WARM_UP, len(table.steps) // 3))
     seconds = usable_steps(table).pace
     values: Floats = np.log(seconds[seconds > 0])
@@ -249,7 +255,7 @@ def pace_of(table: StepTable, label: str) -> RunPace | None:
     rows = len(values) // _BLOCK
     blocks = values[len(values) - rows * _BLOCK :].reshape(rows, _BLOCK)
     within = float(np.median(noise_of(blocks).error(len(values))))
-    # A run that changes as it goes has a pace that is less sure than its noise says.
+    # If the pace changes during the run, its mean is less certain than the noise of steps suggests.
     levels = trimmed_mean(blocks)
     between = float(scatter(levels)) / math.sqrt(rows) if rows >= 4 else 0.0
     pace = math.exp(float(trimmed_mean(values[None, :])[0]))
@@ -263,15 +269,15 @@ class PaceComparison:
     Parameters
     ----------
     verdict
-        ``slower``, ``faster``, ``same`` (within what can be resolved), or ``cannot tell``.
+        ``slower``, ``faster``, ``same`` (no difference above the resolution), or ``cannot tell``.
     share
-        Change of the duration of a step: 0.1 is 10 % longer; None where there is nothing to compare.
+        Change of the duration of a step: 0.1 is 10 % longer; None if there is nothing to compare.
     least, most
-        Its 95 % interval.
+        Bounds of the 95 % interval of `share`.
     resolution
-        Smallest change that would have been named.
+        Smallest change, as a share, that would have been reported.
     confidence
-        Of the verdict ``slower`` or ``faster``; else 0.
+        Confidence (0 to 1) in the verdicts ``slower`` and ``faster``; 0 for the others.
     """
 
     verdict: Literal["slower", "faster", "same", "cannot tell"]
@@ -286,8 +292,9 @@ class PaceComparison:
 def compare_paces(now: RunPace | None, earlier: Sequence[RunPace]) -> PaceComparison:
     """Compare a run with others of the same script, size and image, which the caller has chosen.
 
-    Runs differ from each other by more than the scatter of their steps says. From five others on, how much is
-    measured; before, 1 % is assumed, and the sentence says so.
+    Runs differ from each other by more than the scatter of their steps explains. With five or more other
+    runs, this scatter between runs is estimated from them; with fewer, 1 % is assumed, and the sentence says
+    so.
     """
     if now is None or not earlier:
         lacking = "This run has" if now is None else "The others have"
@@ -300,7 +307,7 @@ def compare_paces(now: RunPace | None, earlier: Sequence[RunPace]) -> PaceCompar
         )
     paces = np.log([each.seconds for each in earlier])
     known = len(earlier) >= LEAST_RUNS
-    # A scatter of few runs is uncertain: as if five more had shown what is assumed.
+    # The scatter of few runs is uncertain, so weigh in the assumed scatter as if five more runs had shown it.
     own = float(scatter(paces)) if known else 0.0
     weight = len(earlier) if known else 0
     between = math.sqrt((weight * own**2 + LEAST_RUNS * _ASSUMED**2) / (weight + LEAST_RUNS))

@@ -1,7 +1,8 @@
 """Pace of a job's steps, and what interrupts them: set-up, checkpoints, evaluations, pauses, and their cost.
 
-A phase is what an interval between two steps takes longer than usual. From samples alone no period is told:
-at one sample in a second, steps below 3.5 s look like longer ones.
+An interval between two steps that takes longer than usual is an interruption; a phase has all interruptions
+of one kind. The duration of steps is not derived from samples alone: with one sample per second, steps
+shorter than 3.5 s look like longer ones.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from ..telemetry.sample import SampleTable
 from .robust import NORMAL, Floats
 from .steps import StepTable
 
-#: Kinds of phases, as sentences name one and several of them.
+#: Kinds of phases, with their names in the singular and plural.
 NAMES = {
     "set_up": ("set-up", "set-ups"),
     "checkpoint": ("checkpoint", "checkpoints"),
@@ -23,18 +24,19 @@ NAMES = {
     "regular": ("checkpoint or evaluation", "checkpoints or evaluations"),
     "pause": ("pause", "pauses"),
 }
-#: An interval is interrupted where it takes longer than its neighbours by this share, and so many deviations.
+#: An interval is interrupted if it exceeds the median of its neighbours by this share and by this many
+#: standard deviations; number of neighbours.
 _LONGER, _SIGMAS, _AROUND = 0.5, 6.0, 25
 _LEAST_STEPS = 10
-#: Interruptions of equal distance: at least so many, and how much their distances may scatter.
+#: Least number of interruptions that count as regular, and largest deviation of their distances, as a share.
 _LEAST_REGULAR, _REGULAR = 3, 0.1
-#: Files are written where the rate is so many times the usual one, and at least this (bytes per second).
+#: Files are written if the rate is this many times the usual rate, and at least this many bytes per second.
 _BURST, _LEAST_BYTES = 5.0, 5e6
 _WRITES = ("IO_WRITE_BYTES", "LUSTRE_WRITE_BYTES", "NFS_WRITE_BYTES")
-#: GPUs work during an interruption where they are so active, as a share of their usual activity.
+#: GPUs work during an interruption if their activity is at least this share of their usual activity.
 _ACTIVE = 0.3
 _ACTIVITY = ("PIPE_TENSOR_ACTIVE", "SM_ACTIVE", "GPU_UTIL")
-#: Share of the distances that must be near the usual one.
+#: Share of the distances between interruptions that must be close to the usual distance.
 _CLEAR = 0.8
 #: Rows of equal distances among other interruptions: how equal, how many others may be between two, how many
 #: such rows as long chance may make, and the most interruptions that are searched.
@@ -51,9 +53,9 @@ class Phase:
     times_ns
         UTC nanoseconds of their beginnings.
     seconds
-        What they cost in all, beyond the usual steps.
+        Total cost in seconds, beyond the usual duration of the steps.
     every
-        Steps from one to the next, where that is regular.
+        Number of steps from one interruption to the next; None if they are not regular.
     """
 
     kind: str
@@ -62,7 +64,7 @@ class Phase:
     every: int | None = None
 
     def sentence(self, total_s: float) -> str:
-        """Return how many there were, how often, and what they cost of a run's `total_s` seconds."""
+        """Return a sentence on number, distance and cost of the interruptions in a run of `total_s`."""
         count = len(self.times_ns)
         name = NAMES[self.kind][count != 1]
         often = f", every {self.every} steps" if self.every else ""
@@ -79,9 +81,9 @@ class RunPhases:
     Parameters
     ----------
     step_s, scatter
-        Usual seconds of a step, and its standard deviation as a share.
+        Usual duration of a step in seconds, and its standard deviation as a share.
     total_s
-        Seconds from the begin of the run, or the first step where that is unknown, to the last step.
+        Seconds from the beginning of the run, or from the first step if that is unknown, to the last step.
     """
 
     step_s: float
@@ -92,11 +94,11 @@ class RunPhases:
 
     @property
     def cost_s(self) -> float:
-        """Seconds of all interruptions."""
+        """Total cost of all interruptions in seconds."""
         return sum(each.seconds for each in self.phases)
 
     def sentences(self) -> list[str]:
-        """Return the pace and each kind of interruption in a sentence."""
+        """Return a sentence on the pace and one on each kind of interruption."""
         pace = (
             f"A step takes {duration_text(self.step_s)} (± {self.scatter:.1%} from step to step); "
             f"{self.steps} steps in {duration_text(self.total_s)}."
@@ -122,18 +124,18 @@ def find_phases(
     begin_ns: int | None = None,
     explained: Sequence[tuple[int, int]] = (),
 ) -> RunPhases | None:
-    """Return the pace and the interruptions of a run; None where it has too few steps to know the usual one.
+    """Return the pace and the interruptions of a run; None if there are too few steps to know the usual one.
 
     Parameters
     ----------
     samples
-        What tells a checkpoint from an evaluation: files are written, or GPUs work. Without them, a regular
-        interruption may be either.
+        Samples, which distinguish checkpoints (files are written) from evaluations (GPUs work). Without
+        samples, a regular interruption may be either.
     begin_ns
-        When the ranks were started; None where unknown.
+        UTC nanoseconds at which the ranks were started; None if unknown.
     explained
-        Begin and end, in UTC nanoseconds, of what interrupts steps for another reason. Steps in between are
-        left out: among them, other interruptions would not look regular.
+        Beginnings and ends, in UTC nanoseconds, of periods that interrupt steps for a known reason. Steps in
+        these periods are left out; with them, other interruptions would not look regular.
     """
     seconds, numbers = step_intervals(steps)
     if len(seconds) < _LEAST_STEPS:
@@ -142,7 +144,7 @@ def find_phases(
     each = seconds / numbers
     usual = _around(each)
     sigma = NORMAL * float(np.median(np.abs(each / usual - 1)))
-    # Between two steps: of an interval of several steps, the usual time of all of them.
+    # An interval may cover several steps: subtract the usual duration of all of them.
     excess = seconds - usual * numbers
     long = excess > np.maximum(_LONGER, _SIGMAS * sigma) * usual
     for begin, end in explained:
@@ -173,9 +175,9 @@ def find_phases(
 
 
 def step_intervals(steps: StepTable) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the seconds and the number of steps between one line and the next.
+    """Return seconds and number of steps of each interval between one log line and the next.
 
-    What a loop reports of a step may leave out what it does between two: the times of the lines don't.
+    Reported durations may leave out what a training loop does between two steps; the lines' times do not.
     """
     if len(steps.steps) < 2:
         return np.empty(0), np.empty(0, np.int64)
@@ -196,7 +198,7 @@ def _around(values: Floats) -> Floats:
 
 
 def _set_up(steps: StepTable, usual: float, first: int, excess: Floats, begin_ns: int | None) -> list[Phase]:
-    """Return the time before the first usual step, as far as it is known."""
+    """Return the set-up phase: the time before the first usual step, as far as it is known."""
     cost, start = float(excess[:first].sum()), int(steps.time_ns[0])
     if begin_ns is not None and 0 < begin_ns < start:
         cost += max(0.0, (start - begin_ns) / 1e9 - usual)
@@ -238,20 +240,21 @@ def _mean(values: Floats) -> float:
 
 
 def _usual(values: Floats) -> float:
-    """Return the median of what is known, which interruptions of less than half of the run don't move."""
+    """Return the median of the known values; interruptions in less than half of the run don't change it."""
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else 0.0
 
 
 def _regular(numbers: NDArray[np.int64], steps: int) -> list[int]:
-    """Return the places of those interruptions that come at a regular distance.
+    """Return the indices of the interruptions that are evenly spaced.
 
-    All of them, or the longest row of equal distances among others, if rows as long are rare by chance.
+    They are all interruptions, or the longest evenly spaced row among them if chance rarely makes one so
+    long.
 
     Parameters
     ----------
     numbers
-        Steps that were interrupted, ascending.
+        Numbers of the interrupted steps, ascending.
     steps
         Number of steps of the run.
     """
@@ -267,14 +270,14 @@ def _regular(numbers: NDArray[np.int64], steps: int) -> list[int]:
             tried += 1
             row = _row(numbers, first, second)
             near = min(1.0, len(numbers) * (2 * _tolerance(distance) + 1) / steps)
-            # The first two are given; each of the others comes by chance as often as any is near.
+            # The first two set the distance; each further one matches by chance with probability `near`.
             if len(row) > len(best) and tried * near ** (len(row) - 2) < _CHANCE:
                 best = row
     return best
 
 
 def _row(numbers: NDArray[np.int64], first: int, second: int) -> list[int]:
-    """Return the places that continue the distance of two of them."""
+    """Return the indices of the interruptions that continue the distance between two of them."""
     distance = int(numbers[second] - numbers[first])
     row = [first, second]
     while True:
@@ -290,7 +293,7 @@ def _tolerance(distance: int) -> int:
 
 
 def _every(numbers: NDArray[np.int64]) -> int | None:
-    """Return the distance of ascending steps, where it is regular."""
+    """Return the distance between ascending steps if it is regular, else None."""
     distances = np.diff(numbers)
     if len(distances) < _LEAST_REGULAR - 1:
         return None

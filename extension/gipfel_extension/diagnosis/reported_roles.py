@@ -26,13 +26,15 @@ class ReportedRank:
     Parameters
     ----------
     world_size
-        Number of ranks of the job; None where the rank does not know it.
+        Number of ranks of the job; None if the rank does not know it.
     pid
         Process ID on its node, in the rank's own PID namespace.
     launch
         ``RUN/N`` of its launch; empty outside of launches.
+    source
+        What reported the roles: ``rank``, ``mesh``, ``wrapper`` or ``launch``.
     roles
-        Its coordinates as the line has them, not validated; empty where it reported none.
+        The rank's coordinates as in the line, not validated; empty if it reported none.
     """
 
     rank: int
@@ -83,7 +85,7 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
     Parameters
     ----------
     records
-        What launches recorded of their ranks, in addition to the file.
+        Reports that launches recorded about their ranks, in addition to the file.
 
     Raises
     ------
@@ -108,7 +110,7 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
     size = sizes[-1] if sizes else None
     found: dict[int, ReportedRank] = {}
     for each in own:
-        # A launch that was restarted with fewer nodes has reports of a larger world too.
+        # A launch that was restarted with fewer nodes also has reports from the larger world.
         if each.world_size in (None, size) and (size is None or each.rank < size):
             earlier = found.get(each.rank)
             better = (
@@ -122,7 +124,7 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
 
 
 def _trust(report: ReportedRank) -> int:
-    """Return how much a report of roles counts, whichever comes last: what a program says counts most.
+    """Return the precedence of a report of roles, regardless of its time; that of the program is highest.
 
     A wrapped model shows data parallelism only, while the launch's layout was chosen by a person.
     """

@@ -1,7 +1,7 @@
-"""Robust statistics of matrices: one row per rank, one column per step; NaN is missing.
+"""Robust statistics of matrices with one row per rank and one column per step; NaN stands for missing.
 
-Medians, trimmed means and median absolute deviations, since step times have tails (garbage collection,
-checkpoints, interference) that means and standard deviations would follow.
+They are medians, trimmed means and median absolute deviations, since the distribution of step times has tails
+(garbage collection, checkpoints, interference) that would distort means and standard deviations.
 """
 
 import math
@@ -13,45 +13,45 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Makes a median absolute deviation comparable to the standard deviation of normal noise.
+#: Factor from a median absolute deviation to the standard deviation of normal noise.
 NORMAL = 1.4826
 #: Share of values that a trimmed mean leaves out at each end, and by how much its standard error exceeds
 #: that of a mean of normal noise (asymptotically; Huber & Ronchetti, Robust Statistics, 2009, section 3.3).
 TRIMMED = 0.2
 TRIMMED_ERROR = 1.07
-#: Steps over which a rank's level is taken as constant when its noise is measured.
+#: Number of steps over which a rank's level is assumed constant when its noise is measured.
 _TILE = 20
 _LAGS = 8
 _LAG_TILE = 100
-#: Values from which on the autocorrelations of noise are known well.
+#: Number of values from which the autocorrelations of noise are well known.
 _MANY = 1000
-#: Steps that the assumption weighs that rows are as noisy as each other.
+#: Weight, in steps, of the assumption that all rows have the same noise.
 ALIKE = 30
-#: Differences of neighbours are cut at this many times their median.
+#: Differences between neighbouring steps are clipped at this many times their median.
 _FAR = 4.0
-#: Values count at most as so many scaled MADs.
+#: Values are clipped at this many scaled median absolute deviations.
 _TAILS = 3.0
 _NORMAL = NormalDist()
 
 
 def quantile(probability: float) -> float:
-    """Return how many standard deviations a normal value exceeds with a probability."""
+    """Return the number of standard deviations that a normal value exceeds with the given probability."""
     return -_NORMAL.inv_cdf(max(probability, 1e-300))
 
 
 def student(z: float, measured: float) -> float:
-    """Return `z` for a standard deviation that was measured from so many values, not known.
+    """Return the threshold that replaces `z` if the standard deviation was estimated from `measured` values.
 
-    The first terms of the expansion of Student's t (Abramowitz & Stegun 26.7.5).
+    It uses the first terms of the expansion of Student's t (Abramowitz & Stegun 26.7.5).
     """
     return z + (z**3 + z) / (4 * measured)
 
 
 def skewed(z: float, skew: float, steps: int) -> float:
-    """Return `z` for a mean of so many values of a skewed distribution: it is exceeded as often as normally.
+    """Return the threshold that replaces `z` for a mean of `steps` values of a skewed distribution.
 
-    The first term of the expansion of Cornish and Fisher (Abramowitz & Stegun 26.2.49). Noise whose tail is
-    the lower one leaves `z` as it is.
+    The mean exceeds it as often as a normal value exceeds `z`, according to the first term of the
+    Cornish-Fisher expansion (Abramowitz & Stegun 26.2.49). Negative skew does not change `z`.
     """
     return z + max(0.0, skew) / math.sqrt(steps) * (z * z - 1) / 6
 
@@ -62,7 +62,7 @@ def tail(z: float) -> float:
 
 
 def median(values: Floats, axis: int | None = None) -> Floats:
-    """Return medians that leave out NaN; NaN where nothing is left."""
+    """Return medians without NaN values; NaN if no values are left."""
     if not np.isnan(values).any():
         return np.asarray(np.median(values, axis=axis)) if values.size else np.asarray(np.nan)
     if axis is None:
@@ -97,7 +97,7 @@ def trimmed_mean(values: Floats) -> Floats:
 def median_of_others(values: Floats, least: int = 2) -> Floats:
     """Return for each value the median of the other rows in its column.
 
-    NaN where the value is missing, or fewer than `least` others are there.
+    The result is NaN where the value is missing, or where fewer than `least` other rows have one.
     """
     order = np.argsort(values, axis=0)
     ordered = np.take_along_axis(values, order, axis=0)
@@ -106,7 +106,8 @@ def median_of_others(values: Floats, least: int = 2) -> Floats:
     others = (~np.isnan(values)).sum(axis=0) - 1
 
     def smallest(number: NDArray[np.int64]) -> Floats:
-        # Counted without the value itself, those from its own place on are one further.
+        # Numbers count the sorted values without the value itself, so those from its own position on move by
+        # one.
         found = np.where(number < place, number, number + 1)
         return np.asarray(np.take_along_axis(ordered, np.clip(found, 0, len(values) - 1), axis=0))
 
@@ -123,14 +124,14 @@ class Noise:
     Parameters
     ----------
     sigma
-        Standard deviation by row, at least that of the median row.
+        Standard deviation of each row, at least that of the median row.
     memory
-        By how much the standard error of a mean exceeds that of independent steps, at least 1: the square
-        root of one plus twice the sum of the autocorrelations.
+        Ratio (at least 1) of the standard error of a mean to that of independent steps: the square root of
+        one plus twice the sum of the autocorrelations.
     rho
-        Correlation of neighbouring steps.
+        Correlation between neighbouring steps.
     skew
-        Third central moment over the cube of the standard deviation, the mean over rows.
+        Third central moment divided by the cube of the standard deviation; mean over rows.
     """
 
     sigma: Floats
@@ -139,7 +140,7 @@ class Noise:
     skew: float = 0.0
 
     def error(self, steps: int) -> Floats:
-        """Return the standard error of a trimmed mean over so many steps, by row."""
+        """Return the standard error of a trimmed mean over a number of steps, for each row."""
         return np.asarray(TRIMMED_ERROR * self.sigma * self.memory / math.sqrt(steps))
 
 
@@ -151,7 +152,8 @@ def noise_of(values: Floats) -> Noise:
     rest = np.clip(rest, -bound, bound)
     steps = rest.shape[1]
     lags = min(_LAGS, steps // 6)
-    # Around a median that is not the mean, noise without memory looks as if it had some.
+    # Autocorrelations are around the mean: around a median that differs from it, independent noise would look
+    # autocorrelated.
     parts = tiles(steps, _LAG_TILE)
     for first, last in parts:
         rest[:, first:last] -= _mean(rest[:, first:last])[:, None]
@@ -162,7 +164,7 @@ def noise_of(values: Floats) -> Noise:
     if not lags or not alive.any():
         return Noise(sigma, 1.0, 0.0)
     skew = float(((rest[alive] ** 3).sum(axis=1) * there[alive] ** 0.5 / power[alive] ** 1.5).mean())
-    # The median row: one whose level changed looks like one with memory.
+    # Use the median row, since a row whose level changed looks autocorrelated.
     rho = [
         float(np.median((rest[alive, lag:] * rest[alive, :-lag]).sum(axis=1) / power[alive]))
         for lag in range(1, lags + 1)
@@ -173,9 +175,10 @@ def noise_of(values: Floats) -> Noise:
     next_to = min(0.95, (rho[0] + 1 / tile) / (1 - 3 / tile))
     squared = (1 + 2 * sum(rho)) / (1 - 2 * lags / tile)
     if lags < _LAGS:
-        # Noise may remember beyond so few lags: half as if it did not, half as if it forgot at one rate.
+        # Noise may be correlated beyond these few lags: average the assumption that it is not with the
+        # assumption of an exponential decay (AR(1)).
         squared = (squared + max(squared, (1 + next_to) / (1 - next_to))) / 2
-    # So much the medians of white noise may show by chance; of few rows more can't be ruled out.
+    # White noise may show this much by chance. With few values, that can't be subtracted, so 0.
     chance = 6 * math.sqrt(lags / (alive.sum() * steps)) if alive.sum() * steps >= _MANY else 0.0
     squared = squared if squared > 1 + chance else 1.0
     return Noise(sigma, squared**0.5, next_to, skew)
@@ -191,27 +194,28 @@ def _sigma(values: Floats) -> Floats:
     """Return the standard deviation of each row from step to step, at least the median row's."""
     rest = _residual(values, _TILE)
     bound = _TAILS * scatter(rest, axis=1)[:, None]
-    # Not the MAD itself: where noise has tails, means of a few steps have some too.
+    # Use the standard deviation of clipped values instead of the MAD: if noise has tails, means of a few
+    # steps have tails, too.
     rest = np.clip(rest, -bound, bound)
     count = (~np.isnan(values)).sum(axis=1)
     around = np.sqrt(np.nan_to_num(rest * rest).sum(axis=1) / np.maximum(1, count))
     if values.shape[1] < 3:
         return np.asarray(np.fmax(around, median(around)))
-    # Differences of neighbours don't see a level that changes, but see less of noise that remembers: by how
-    # much, the median row shows.
+    # Differences between neighbours are not affected by a changing level, but underestimate autocorrelated
+    # noise; the median row shows by how much.
     apart = np.abs(np.diff(values, axis=1))
     apart = np.fmin(apart, _FAR * median(apart, axis=1)[:, None])
     differences = _mean(apart)
     usual = median(around)
     with np.errstate(invalid="ignore", divide="ignore"):
         own = differences * np.nan_to_num(usual / median(differences), posinf=1.0)
-    # Of a few steps, what a row's own noise is is known hardly better than that rows are alike.
+    # With few steps, a row's own noise is hardly better known than that rows are alike, so combine both.
     own = np.sqrt((count * own**2 + ALIKE * usual**2) / (count + ALIKE))
     return np.asarray(np.fmax(own, usual))
 
 
 def _residual(values: Floats, length: int) -> Floats:
-    """Return values without the median of each row in tiles of so many columns; the first tile is longer."""
+    """Return values minus their row's median in tiles of columns; the first tile may be longer."""
     parts = []
     for first, last in tiles(values.shape[1], length):
         part = values[:, first:last]
@@ -220,7 +224,7 @@ def _residual(values: Floats, length: int) -> Floats:
 
 
 def tiles(steps: int, length: int) -> list[tuple[int, int]]:
-    """Return first and end of windows that cover all steps; the first takes what is left over."""
+    """Return begin and end of windows that cover all steps; the first one also has the remaining steps."""
     count = max(1, steps // length)
     ends = [steps - length * number for number in range(count)][::-1]
     return list(zip([0, *ends[:-1]], ends, strict=True)) if steps else []

@@ -13,7 +13,7 @@ from ..telemetry.ranks import RankLocation
 from ..telemetry.sample import SourceError
 from .verdict import named
 
-#: What ranks may share, from large to small.
+#: Kinds of hardware units that ranks may share, from large to small.
 LEVELS = ("switch", "node", "nic", "gpu")
 _MOST_BYTES = 64 << 20
 #: A larger job is refused before its table is built.
@@ -34,20 +34,20 @@ _MOST_COORDINATE = 1 << 24
 _FIX = 'Give a table such as {"0": {"dp": 0, "pp": 1}, "1": {"dp": 1, "pp": 1}}.'
 #: What to do where roles are unknown.
 GIVE_ROLES = "Give the ranks' coordinates with --roles FILE, or as roles.json in the run folder."
-#: Ranks that a slow one is compared with, itself included; of fewer nobody is accused.
+#: Least size of a group of peers, including the slow rank; in smaller groups no rank is named as slow.
 LEAST_PEERS = 4
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Coordinates and places of ranks.
+    """Coordinates of ranks in the parallel layout, and the hardware units that they run on.
 
     Parameters
     ----------
     coordinates
-        Rank to its coordinate by axis; empty where the layout is unknown.
+        For each rank, its coordinate by axis; empty if the layout is unknown.
     places
-        Rank to the names of what it runs on, by level of :data:`LEVELS`.
+        For each rank, the names of its hardware units by level (:data:`LEVELS`).
     """
 
     coordinates: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Roles:
         return bool(self.coordinates)
 
     def stage(self, rank: int) -> int | None:
-        """Return the pipeline stage of a rank; None where there are none."""
+        """Return the pipeline stage of a rank; None if the job has no stages or the rank has no role."""
         return self.coordinates.get(rank, {}).get("pp")
 
     def stages(self, ranks: Iterable[int]) -> dict[int, list[int]]:
@@ -72,10 +72,10 @@ class Roles:
         return found
 
     def groups(self, ranks: Sequence[int]) -> list[list[int]]:
-        """Return ranks in groups of equal role: all coordinates but dp's are the same.
+        """Return groups of ranks of equal role, whose coordinates differ only in dp.
 
-        Where these are too small to compare, tensor-parallel ranks, which compute the same too, are put
-        together.
+        If these groups are too small to compare, tensor-parallel ranks, which also compute the same, are put
+        into one group.
         """
         fine = self._grouped(ranks, without=("dp",))
         if max(map(len, fine), default=0) < LEAST_PEERS:
@@ -104,7 +104,7 @@ class Roles:
         return tuple(sorted({*self.coordinates, *self.places} - set(ranks)))
 
     def check(self, ranks: Iterable[int]) -> None:
-        """Refuse a table that is not about these ranks.
+        """Raise if the roles are not those of these ranks.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class Roles:
             )
 
     def with_places(self, locations: Iterable[RankLocation]) -> "Roles":
-        """Return these roles with the nodes and GPUs that a recorder found; those of the table go first."""
+        """Return these roles with nodes and GPUs that a recorder found; those of the table take precedence."""
         found: dict[int, dict[str, str]] = {}
         for each in locations:
             own = {"node": each.node} | ({"gpu": each.gpu_uuid} if each.gpu_uuid else {})
@@ -140,7 +140,7 @@ def read_roles(path: Path, *, follow: bool = True) -> Roles:
     Raises
     ------
     SourceError
-        It can't be read, is not such a table, or contradicts itself: one line that says what and what to do.
+        The file can't be read, is not such a table, or contradicts itself; the message has problem and fix.
     """
     try:
         content = json.loads(read_regular(path, _MOST_BYTES, follow=follow), object_pairs_hook=_once)
@@ -156,7 +156,7 @@ def read_roles(path: Path, *, follow: bool = True) -> Roles:
 
 
 def roles_of(content: Any) -> Roles:
-    """Return the roles of a table as JSON gives it.
+    """Return the roles in a table that was parsed from JSON.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def parse_layout(text: str) -> dict[str, int]:
     Raises
     ------
     SourceError
-        The text is not a layout: one line that says what and what to do.
+        The text is not a layout; the message has problem and fix.
     """
     found: dict[str, int] = {}
     for word in text.replace(",", " ").split():
@@ -247,7 +247,7 @@ def roles_of_layout(sizes: Mapping[str, int]) -> Roles:
 
 
 def check_size(sizes: Mapping[str, int], world_size: int) -> None:
-    """Refuse a layout of another number of ranks than the job has.
+    """Raise if a layout has another number of ranks than the job.
 
     Raises
     ------
@@ -271,9 +271,9 @@ class Term:
     Parameters
     ----------
     ranges
-        First and last value, both included; empty for a level.
+        Pairs of first and last value, both included; empty for a level of hardware units.
     names
-        Names of units; empty for an axis.
+        Names of hardware units; empty for an axis or ``rank``.
     """
 
     key: str
@@ -319,7 +319,7 @@ def parse_selection(text: str) -> RoleSelection:
     Raises
     ------
     SourceError
-        The text is not a selection: one line that says what and what to do.
+        The text is not a selection; the message has problem and fix.
     """
     if len(text) > _LONGEST:
         raise SourceError(f"The selection is longer than {_LONGEST} characters.", _SELECTION_FIX)

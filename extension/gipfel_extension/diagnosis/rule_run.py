@@ -1,4 +1,4 @@
-"""Rules applied to samples: live, in windows of bounded memory, and to a run that was recorded."""
+"""Apply rules to samples: live, in windows of bounded memory, and to a recorded run."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -13,19 +13,19 @@ from ..telemetry.user_metrics import UserMetrics
 from .robust import Floats
 from .rules import COUNT, HIGHEST, INCREASE, LOWEST, TOTAL, VALID, Hit, Rule, empty_buckets
 
-#: Series (device, or logged metric and rank) that one rule follows; further ones are left out.
+#: Most series (device, or logged metric and rank) that one rule follows; further series are left out.
 _MOST_SERIES = 4096
 #: Number of the current bucket before the first reading.
 _NONE = -1
-#: Buckets of one series: of a second, they last for 11 days.
+#: Most buckets of one series; buckets of one second cover 11 days.
 _MOST_BUCKETS = 1_000_000
-#: Windows that are evaluated together, which bounds memory.
+#: Number of windows that are evaluated together, which bounds memory.
 _PIECE = 20_000
 Times = NDArray[np.int64]
 
 
 class Reading(NamedTuple):
-    """One value for a rule; `key` identifies its series."""
+    """One value for a rule; `key` identifies its series, `divisor` is what to divide it by, if anything."""
 
     key: Hashable
     time_ns: int
@@ -43,12 +43,12 @@ class Place(NamedTuple):
 
 
 class RuleWatch:
-    """Follower of one rule.
+    """Evaluates one rule on live readings.
 
     Parameters
     ----------
     place_of
-        Function that returns where a series is measured, called when it has a hit.
+        Function that returns where a series is measured; called when the series has a hit.
     """
 
     def __init__(self, rule: Rule, place_of: Callable[[Hashable], Place]) -> None:
@@ -60,7 +60,7 @@ class RuleWatch:
         self._current = empty_buckets(0)
         self._window: deque[NDArray[np.float64]] = deque(maxlen=rule.buckets)
         self._previous = np.empty(0)
-        #: Buckets since the condition held.
+        #: Number of buckets since the condition last held, by series.
         self._quiet = np.empty(0)
 
     def add(self, readings: Sequence[Reading]) -> list[Hit]:
@@ -68,7 +68,7 @@ class RuleWatch:
         found: list[Hit] = []
         numbers = np.array([each.time_ns // self.rule.bucket_ns for each in readings], np.int64)
         if not self.rule.device_kind and self._bucket != _NONE:
-            # Ranks write what they log at their own time: what comes late counts now.
+            # Ranks write their logs at their own pace: late values count in the current bucket.
             numbers = np.maximum(numbers, self._bucket)
         for number in np.unique(numbers):
             found += self._advance(int(number))
@@ -83,7 +83,7 @@ class RuleWatch:
     def _advance(self, number: int) -> list[Hit]:
         """Complete the buckets before one; return their hits."""
         if self._bucket == _NONE or number < self._bucket - self.rule.buckets:
-            # The first reading, or the clock was set back.
+            # This is the first reading, or the clock was set back.
             self._begin(number)
             return []
         found: list[Hit] = []
@@ -228,8 +228,8 @@ def _hits(rule: Rule, series: Series) -> Iterator[Hit]:
         return
     buckets, first = bucket_statistics(series.times, series.values, rule.bucket_ns)
     width = rule.buckets
-    # Devices are recorded all the time: of the last bucket there is only a part, and windows are full. What a
-    # program logs counts from its first value on, and to its last.
+    # Devices are recorded continuously, so leave out the incomplete last bucket and windows that are not
+    # full. Logged values count from the first to the last one.
     if not rule.device_kind:
         buckets, first = (
             np.concatenate((empty_buckets(width - 1), buckets, empty_buckets(1))),

@@ -1,4 +1,4 @@
-"""Rules: a metric, a condition (``mean above 85 °C``) on a window of it, and what to say where it holds."""
+"""Rules: a metric, a condition on its windows (``mean above 85 °C``), and a message for when it holds."""
 
 import fnmatch
 import math
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..telemetry.metric_table import EXTRA_METRICS, GPU_METRICS, TABLE, unit_of
 from .robust import Floats
 
-#: Statistics of a window, with what they are.
+#: Statistics of a window, with explanations.
 STATISTICS = {
     "mean": "mean of the values",
     "lowest": "lowest value: above it, all are above",
@@ -35,9 +35,9 @@ _LONGEST = 200
 EVENT_KIND = "rule"
 _BUCKETS = 20
 _LEAST_BUCKET_NS = 10**9
-#: Share of a window that may pass without a sample in a row.
+#: Longest gap without samples in a window, as a share of its length.
 _LARGEST_GAP = 0.25
-#: Logged values that a window must hold; programs log at their own pace.
+#: Least number of logged values in a window; programs log at their own pace, so gaps don't matter.
 _LEAST_LOGGED = 3
 #: Rows of the statistics of a bucket.
 COUNT, VALID, TOTAL, LOWEST, HIGHEST, INCREASE = range(6)
@@ -63,9 +63,9 @@ class Condition:
     above
         True where the statistic must be above the bound, False where below.
     bound
-        In the metric's unit; a fraction for shares and for ratios to another metric.
+        Bound in the metric's unit; a fraction for shares and for ratios to another metric.
     mask
-        Bits, for the statistic ``bits``.
+        Bit mask, for the statistic ``bits``.
     of
         Metric of the same device by which each value is divided; empty for none.
     """
@@ -153,7 +153,7 @@ def _factor(written: str, unit: str, metric: str, *, per_second: bool) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that is ready for use.
+    """A validated rule; `window_s` is the length of its windows in seconds.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class Rule:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Recorded metrics that it needs."""
+        """Names of the recorded metrics that the rule needs."""
         return tuple(name for name in (self.metric, self.condition.of) if name in TABLE)
 
     @property
@@ -199,7 +199,7 @@ class Rule:
 
     @property
     def bucket_ns(self) -> int:
-        """Length of a bucket."""
+        """Length of a bucket in nanoseconds."""
         return int(self.window_s * 1e9) // self.buckets
 
     def fits(self, name: str) -> bool:
@@ -207,7 +207,7 @@ class Rule:
         return fnmatch.fnmatchcase(name, self.metric)
 
     def prepared(self, values: Floats, divisors: Floats | None = None) -> Floats:
-        """Return the numbers of which statistics are taken: values, ratios, or whether a bit is set."""
+        """Return the numbers that statistics are computed from: values, ratios, or whether a bit is set."""
         if self.condition.of:
             if divisors is None:
                 return np.full(len(values), np.nan)
@@ -262,16 +262,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Hit:
-    """A time in which a rule's condition held on one device or one logged metric.
+    """A period in which a rule's condition held on one device or one logged metric.
 
     Parameters
     ----------
     metric
-        The metric; of a pattern the one that it found.
+        The metric; for a pattern, the metric that matched.
     device, node, ranks
-        Where; the device is empty for a metric that the program logs.
+        Where the condition held; the device is empty for a metric that the program logs.
     since_ns, found_ns, until_ns
-        Beginning of the first window in which it held, its end, and the end of the last such window.
+        UTC nanoseconds of the beginning of the first window in which the condition held, of the end of that
+        window, and of the end of the last such window.
     value
         The statistic of the first window.
     """

@@ -11,13 +11,14 @@ from ..telemetry.metric_table import unit_of
 from ..telemetry.sample import Device, SampleTable, metric_names
 from .robust import Floats, noise_of, quantile, student, trimmed_mean
 
-#: Fewer samples on a side show nothing.
+#: Least number of samples on each side of a change.
 _LEAST_SAMPLES = 8
-#: Probability with which noise names an explanation of a change, and the least that counts as significant.
+#: Probability that noise alone gives an explanation of a change, and least number of standard errors.
 _FALSE, _LEAST_Z = 1e-3, 4.5
-#: Share by which a series must change to have moved; most metrics in a list, and most series looked at.
+#: Smallest change of a series that is listed, as a share and as a multiple of its drift; most metrics in the
+#: list; most series examined.
 _LEAST_MOVE, _DRIFTS, _MOST_NAMED, _MOST_SERIES = 0.05, 3.0, 6, 4000
-#: Parts of a side whose means show its noise, whatever memory that has.
+#: Number of parts of each side; the scatter of their means shows the noise, even if it is autocorrelated.
 _PARTS = 5
 
 
@@ -25,15 +26,16 @@ _PARTS = 5
 class Cause:
     """A series that can slow steps down, and how.
 
-    Only these are looked at: activity, power and traffic fall whenever fewer steps are made in a second, so
-    that they change with any change and explain none.
+    Only these series count as explanations: activity, power and traffic fall whenever fewer steps are made
+    per second, so they change with every change and explain none.
 
     Parameters
     ----------
     slower
         1 where steps take longer when the series rises, -1 when it falls.
     least
-        The smallest change that matters; of the level before where `relative`.
+        The smallest change that matters, in the metric's unit, or as a share of the earlier level if
+        `relative`.
     """
 
     metric: str
@@ -60,16 +62,18 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class SeriesChange:
-    """A series whose change is significant beside all series that were looked at.
+    """A series whose change is significant, given the number of series examined.
 
     Parameters
     ----------
     devices
-        Devices on which it changed so, the clearest first.
+        Devices on which the series changed in this way, the most significant first.
     before, after
-        Levels on the clearest one, in the metric's unit.
+        Levels on the most significant device, in the metric's unit.
+    z
+        Change on that device, divided by its standard error.
     tried
-        Series that were looked at.
+        Number of series examined.
     """
 
     metric: str
@@ -103,14 +107,16 @@ class SeriesChange:
 def find_series_changes(
     table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, most: int = _MOST_NAMED
 ) -> tuple[SeriesChange, ...]:
-    """Return the series that moved together with a change of steps, the clearest of each metric first.
+    """Return the series that changed together with the steps, each metric's most significant device first.
 
-    All series are looked at, those that merely follow the pace of the steps too (activity, power, traffic): a
-    list of what moved is not a list of causes. Each one's change is significant among all that were looked
-    at (a probability of 1 in 1 000 for any of them by chance), and twice what it drifts on either side.
+    All series are examined, including those that merely follow the pace of the steps (activity, power,
+    traffic): the result is not a list of causes. Each change is significant given the number of series
+    examined (for any of them by chance with a probability of 1 in 1 000), and a multiple of the series' drift
+    on either side.
     """
     looked = list(islice(_moves(table, at_ns, before_ns, after_ns), _MOST_SERIES))
-    # Of 8 degrees of freedom the first terms of the expansion fall short; those of 4 come near the value.
+    # The expansion in `student` is too small for the 8 degrees of freedom here; with 4 it is close to the
+    # value.
     threshold = student(max(_LEAST_Z, quantile(_FALSE / max(1, len(looked)) / 2)), _PARTS - 1)
     clear: dict[str, list[tuple[float, Device, float, float]]] = {}
     for metric, device, (before, after, error) in looked:
@@ -130,7 +136,7 @@ def find_series_changes(
 def _moves(
     table: SampleTable, at_ns: int, before_ns: int, after_ns: int
 ) -> Iterator[tuple[str, Device, tuple[float, float, float]]]:
-    """Yield the levels of all series whose values are rates, shares and levels, not bits or counters."""
+    """Yield the levels of all series, except those of bits and counters."""
     for device in table.devices:
         columns = table[device.uuid]
         edges = np.searchsorted(columns["time_ns"], (before_ns, at_ns, after_ns))
@@ -149,16 +155,16 @@ def _moves(
 def find_explanation(
     table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, slower: bool
 ) -> SeriesChange | None:
-    """Return the clearest series that can explain a change of steps.
+    """Return the most significant series that can explain a change of the steps; None if there is none.
 
     Parameters
     ----------
     at_ns
-        When the steps changed.
+        Time of the change, in UTC nanoseconds.
     before_ns, after_ns
-        Where the levels on both sides begin and end.
+        Beginning of the period before the change, and end of the period after it, in UTC nanoseconds.
     slower
-        Whether steps take longer since.
+        Whether steps take longer after the change.
     """
     found = [
         (cause, device, *levels) for cause, device, levels in _candidates(table, at_ns, before_ns, after_ns)

@@ -1,4 +1,4 @@
-"""The robust rule: rows that exceed their peers for a time, and the GPU, NIC, node or switch they share."""
+"""The robust rule: find rows that exceed their peers, and the GPU, NIC, node or switch that they share."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -23,14 +23,15 @@ from .robust import (
 )
 from .roles import LEVELS, Roles
 
-#: Fewer rows don't show what rows differ by; what they show by chance is up to a sixth too large.
+#: Least number of rows from which the scatter between rows is estimated, and the share of that estimate that
+#: is used, since chance may make it up to a sixth too large.
 _LEAST_ROWS, _BETWEEN = 16, 0.85
-#: Standard deviations that a step counts at most, and by how much a mean of such steps has a larger error
-#: than the plain mean of normal noise.
+#: Number of standard deviations at which single steps are clipped, and ratio of the error of a mean of
+#: clipped steps to that of a plain mean of normal noise.
 _REACH, _REACH_ERROR = 2.5, 1.02
-#: Steps of a part of a window that still show whether it is slow.
+#: Least number of steps in a part of a window for judging whether that part is slow.
 _LEAST_PART = 4
-#: A unit is at fault where so many of its ranks are slow, and at most so many of the others.
+#: A unit is at fault if at least this share of its ranks is slow, and at most this share of the other ranks.
 _INSIDE, _OUTSIDE = 0.8, 0.1
 #: A unit that holds this share of a group of peers moves the group's median.
 _LARGE_SHARE = 0.25
@@ -43,15 +44,15 @@ class Rule:
     Parameters
     ----------
     least
-        Excess that matters, as a share.
+        Smallest excess that matters, as a share.
     shortest
-        Fewer steps are not judged.
+        Least number of steps that are judged.
     window
-        Steps of the shortest window, by which error rates are counted.
+        Number of steps in the shortest window; error rates are counted per such window.
     false_per_run
-        Probability of a false accusation in a run, as far as noise is normal.
+        Probability that a healthy rank is named in a run, if noise has a normal distribution.
     above
-        Share of steps above the peers that is enough.
+        Share of the steps above the peers that is always sufficient.
     """
 
     least: float = 0.05
@@ -61,19 +62,19 @@ class Rule:
     above: float = 0.75
 
     def lengths(self, steps: int) -> list[int]:
-        """Return the lengths of windows for so many steps, ascending."""
+        """Return the lengths of windows for a number of steps, ascending."""
         length = self.window
         if self.shortest <= steps < 0.75 * length:
             return [steps]
         found = set()
-        # Of 20 steps some are checkpoints and don't count: a window may be a quarter shorter.
+        # Some of 20 steps may be checkpoints, which don't count, so a window may be a quarter shorter.
         while 0.75 * length <= steps:
             found.add(min(length, steps))
             length *= 4
         return sorted(found)
 
     def z(self, rows: int, steps: int) -> float:
-        """Return how many standard errors make an excess significant among rows and windows."""
+        """Return the number of standard errors that makes an excess significant among rows and windows."""
         windows = max(1.0, steps / self.window)
         scales = max(1, len(self.lengths(steps)))
         return quantile(self.false_per_run / (windows * scales * max(1, rows)))
@@ -81,18 +82,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class SlowPeriod:
-    """A time in which a row exceeds its peers.
+    """A period in which a row exceeds its peers.
 
     Parameters
     ----------
     row
         Index of the row.
     first, last
-        Columns, the last one included.
+        First and last column, both included.
     excess
-        As a share: 0.1 is 10 % longer.
+        Excess as a share: 0.1 is 10 % longer.
     z
-        Excess over its standard error, in the clearest window.
+        Excess divided by its standard error, in the most significant window.
     share
         Share of the period's steps above the peers.
     """
@@ -126,11 +127,11 @@ def find_slow(excess: Floats, rule: Rule, *, alike: bool = True, baseline: int |
     Parameters
     ----------
     excess
-        Logarithm of each row's value over its peers', shape (n, m).
+        Logarithm of each row's value divided by its peers', shape (n, m).
     alike
-        Whether most rows are expected to differ by noise alone, as ranks beside peers of equal role do.
+        Whether most rows are expected to differ only by noise, like ranks of equal role.
     baseline
-        Steps from which each row's own usual level was measured and taken off, if it was.
+        Number of steps from which each row's usual level was measured and subtracted; None if it was not.
     """
     steps = excess.shape[1]
     noise = noise_of(excess)
@@ -141,7 +142,7 @@ def find_slow(excess: Floats, rule: Rule, *, alike: bool = True, baseline: int |
         for first, last in windows_of(steps, length):
             window = excess[:, first:last]
             level = _levels(window, noise.sigma)
-            # Skewed noise lifts means above medians, of all rows alike.
+            # Skewed noise raises means above medians, in all rows alike.
             usual = float(median(level)) if alike else 0.0
             own = _error(level, error, alike=alike, lasting=noise.memory > 1)
             threshold = skewed(z, noise.skew, length) * own
@@ -160,12 +161,12 @@ def find_slow(excess: Floats, rule: Rule, *, alike: bool = True, baseline: int |
 
 
 def windows_of(steps: int, length: int) -> list[tuple[int, int]]:
-    """Return first and end of windows from the last step backwards; the first may overlap the second."""
+    """Return begin and end of windows from the last step backwards; the first may overlap the second."""
     return sorted({(max(0, end - length), max(length, end)) for end in range(steps, 0, -length)})
 
 
 def _levels(window: Floats, sigma: Floats) -> Floats:
-    """Return the mean of each row in a window, of steps cut at 2.5 standard deviations from its median."""
+    """Return each row's mean in a window, with steps clipped at 2.5 standard deviations from its median."""
     middle, reach = median(window, axis=1)[:, None], _REACH * sigma[:, None]
     cut = np.clip(window, middle - reach, middle + reach)
     count = (~np.isnan(window)).sum(axis=1)
@@ -175,11 +176,11 @@ def _levels(window: Floats, sigma: Floats) -> Floats:
 
 
 def _error(level: Floats, error: Floats, *, alike: bool, lasting: bool) -> Floats:
-    """Return the standard error of levels: at least what rows that are alike differ by."""
+    """Return the standard error of levels, at least the scatter between rows that should be alike."""
     error = error * (_REACH_ERROR / TRIMMED_ERROR)
     if not alike or len(level) < _LEAST_ROWS:
         return error
-    # Noise that remembers makes levels differ by more than the autocorrelations of a few steps show.
+    # Autocorrelated noise makes levels differ by more than the autocorrelations over a few steps show.
     return np.asarray(np.fmax(error, (1.0 if lasting else _BETWEEN) * float(scatter(level))))
 
 
@@ -200,7 +201,7 @@ def _slow_rows(
 
 
 def _joined(windows: list[tuple[int, int, float]]) -> list[list[tuple[int, int, float]]]:
-    """Return windows in lists of those that touch, or leave no more than two of their length between."""
+    """Return windows in groups that touch, or with gaps of at most two window lengths."""
     found: list[list[tuple[int, int, float]]] = []
     end = 0
     for window in sorted(windows):
@@ -238,24 +239,24 @@ def _onset(series: Floats, first: int, length: int, sigma: float) -> int:
     level = np.clip(part, *np.quantile(part, (0.1, 0.9)))
     if len(level) < 4:
         return first
-    # The split of least squares into a low part and a high one.
+    # Least-squares split into a low part and a high part.
     counts = np.arange(1, len(level))
     sums = np.cumsum(level)[:-1]
     before, after = sums / counts, (level.sum() - sums) / (len(level) - counts)
     gain = np.where(after > before, counts * (len(level) - counts) / len(level) * (after - before) ** 2, 0.0)
     best = int(np.argmax(gain))
-    # What the best split of noise alone gains is hardly ever more.
+    # The best split of noise alone hardly ever gains more than this.
     return begin + best + 1 if gain[best] > 16 * sigma * sigma else first
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Slow ranks and what they share.
+    """Slow ranks and the hardware unit that they share.
 
     Parameters
     ----------
     unit
-        As ``"node nid001"``; None where they share nothing that is known.
+        Level and name, such as ``"node nid001"``; None if they share no known unit.
     """
 
     ranks: tuple[int, ...]
@@ -263,10 +264,10 @@ class Shared:
 
 
 def shared_units(slow: Collection[int], judged: Collection[int], roles: Roles) -> list[Shared]:
-    """Return slow ranks by the largest unit that explains them, then those that stand alone.
+    """Return slow ranks grouped by the largest unit that explains them, then the remaining ranks one by one.
 
-    A unit explains its ranks where there are several units of its level, it holds several ranks, at least
-    80 % of them are slow, and at most 10 % of the ranks outside such units are.
+    A unit explains its slow ranks if there are several units of its level, it has several ranks, at least 80
+    % of them are slow, and at most 10 % of the ranks outside such units are.
     """
     left, found = set(slow), []
     for level in LEVELS[:-1]:
@@ -283,7 +284,7 @@ def shared_units(slow: Collection[int], judged: Collection[int], roles: Roles) -
         if len(left & outside) > _OUTSIDE * len(outside) or not outside:
             continue
         for name, own in sorted(full.items()):
-            # A switch of one node, as far as this job goes, is not told from the node.
+            # If the job has only one node on a switch, switch and node can't be distinguished.
             if level == "switch" and len(roles.units("node", own)) == 1:
                 continue
             found.append(Shared(tuple(sorted(left.intersection(own))), f"{level} {name}"))
@@ -293,7 +294,7 @@ def shared_units(slow: Collection[int], judged: Collection[int], roles: Roles) -
 
 
 def _own_unit(rank: int, judged: Collection[int], roles: Roles) -> str | None:
-    """Return the smallest known unit that is this rank's alone."""
+    """Return the smallest known unit that only this rank uses."""
     places = roles.places.get(rank, {})
     for level in ("gpu", "nic", "node"):
         if level in places and roles.units(level, judged)[places[level]] == [rank]:
@@ -303,7 +304,7 @@ def _own_unit(rank: int, judged: Collection[int], roles: Roles) -> str | None:
 
 @dataclass(frozen=True)
 class SlowUnit:
-    """A unit whose ranks are slow beside their peers elsewhere."""
+    """A hardware unit whose ranks are slow compared with their peers elsewhere."""
 
     unit: str
     ranks: tuple[int, ...]
@@ -311,10 +312,10 @@ class SlowUnit:
 
 
 def find_slow_units(log_work: Floats, ranks: Sequence[int], roles: Roles, rule: Rule) -> list[SlowUnit]:
-    """Return units that are slow as a whole, among those that hold a large part of a group of peers.
+    """Return units that are slow as a whole, among units with a large part of a group of peers.
 
-    Where half of a group is on one slow node, the group's median lies between both halves and no rank stands
-    out; so the ranks of such a unit are compared with their peers on other units alone.
+    If half of a group is on one slow node, the group's median lies between both halves and no rank stands
+    out. So the ranks of such a unit are compared only with their peers on other units.
     """
     row = {rank: index for index, rank in enumerate(ranks)}
     groups = [set(group) for group in roles.groups(ranks)]
@@ -351,7 +352,7 @@ def find_slow_units(log_work: Floats, ranks: Sequence[int], roles: Roles, rule: 
 def _beside_others(
     log_work: Floats, own: Sequence[int], groups: Sequence[set[int]], row: dict[int, int]
 ) -> Floats | None:
-    """Return the excess of a unit's ranks over their peers on other units; None without enough of these."""
+    """Return the excess of a unit's ranks over their peers on other units; None with too few such peers."""
     parts = []
     for group in groups:
         inside, outside = group.intersection(own), group.difference(own)

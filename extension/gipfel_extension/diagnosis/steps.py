@@ -16,13 +16,13 @@ from ..telemetry.sample import SourceError
 from ..telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
 from .robust import Floats, median
 
-#: More cells than a run of 100 000 steps of 1 024 ranks are not a table of steps.
+#: Most cells of a table, enough for 100 000 steps of 1 024 ranks.
 _MOST_CELLS = 110_000_000
-#: Steps that fewer ranks than this share reported are left out.
+#: Steps that were reported by less than this share of the ranks are left out.
 _LEAST_SHARE = 0.5
 
 Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats, Floats]
-#: A longer file is refused before it is read: two million steps of eight ranks are less.
+#: Largest file in bytes, enough for two million steps of eight ranks; larger files are refused unread.
 MOST_BYTES = 2 << 30
 _PIECE_BYTES = 8 << 20
 _LONGEST_LINE = 64 << 10
@@ -41,7 +41,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class StepTable:
-    """Durations of the steps of each rank; missing is NaN.
+    """Durations of the steps of each rank; NaN stands for missing.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class StepTable:
     step_s
         Seconds of the whole step, shape (n, m).
     work_s
-        Seconds of the step that the rank did not wait for others, shape (n, m).
+        Seconds of the step in which the rank did not wait for others, shape (n, m).
     """
 
     ranks: NDArray[np.int64]
@@ -63,9 +63,10 @@ class StepTable:
 
     @classmethod
     def of_rows(cls, rows: Rows) -> "StepTable":
-        """Return the table of loose rows: rank, step, time_ns, step_s and work_s, columns of one length.
+        """Return the table for rows in any order, given as columns rank, step, time_ns, step_s and work_s.
 
-        Of a step that a rank reported twice, as after a restart from a checkpoint, the last is taken.
+        If a rank reported a step twice, for example after a restart from a checkpoint, the last report
+        counts.
 
         Raises
         ------
@@ -76,7 +77,7 @@ class StepTable:
         if not len(rank):
             raise SourceError("There is no step.", "Log them: log(step=…, step_s=…, work_s=…).")
         order = np.lexsort((time_ns, rank, step))
-        # The last of equal pairs.
+        # Keep the last of equal pairs of rank and step.
         last = np.append((np.diff(step[order]) != 0) | (np.diff(rank[order]) != 0), True)
         order = order[last]
         ranks, row = np.unique(rank[order], return_inverse=True)
@@ -102,7 +103,7 @@ class StepTable:
         return cls(ranks, steps[kept], first, matrices[0], matrices[1])
 
     def part(self, first: int, last: int | None = None) -> "StepTable":
-        """Return the columns from a first to before a last."""
+        """Return the columns from `first` up to, but not including, `last`."""
         columns = slice(first, last)
         return replace(
             self,
@@ -124,11 +125,11 @@ class StepTable:
 
     @property
     def pace(self) -> Floats:
-        """Seconds of each step of the job, the median of its ranks; from the times where none was said."""
+        """Seconds of each step of the job: the ranks' median, or the time between steps if not reported."""
         found = median(self.step_s, axis=0)
         if np.isnan(found).all() and len(self.steps) > 1:
             gaps = np.diff(self.time_ns) / 1e9 / np.maximum(1, np.diff(self.steps))
-            # Times that don't rise with the steps say nothing.
+            # Times that don't increase with the steps can't be used.
             return np.append(np.nan, np.where(gaps > 0, gaps, np.nan))
         return found
 
@@ -139,10 +140,10 @@ def steps_of_metrics(metrics: UserMetrics, launch: str | None = None) -> StepTab
     Parameters
     ----------
     launch
-        ``RUN/N``; by default the newest that logged either duration.
+        ``RUN/N``; by default the newest launch that logged either duration.
 
-    None where nothing was logged. A rank that named itself none is rank 0; without ``step``, a rank's values
-    are counted from 0 on.
+    The result is None if nothing was logged. Lines without a rank count as rank 0; without ``step``, a rank's
+    values are numbered from 0.
     """
     names = ("step_s", "work_s")
     known = [each for each in metrics.series if each.name in names and len(each.time_ns)]
@@ -179,7 +180,7 @@ def steps_of_metrics(metrics: UserMetrics, launch: str | None = None) -> StepTab
 
 
 def positive(values: Floats) -> Floats:
-    """Return durations; what is not a positive number is NaN."""
+    """Return durations, with NaN instead of values that are not positive numbers."""
     return np.where((values > 0) & (values < 1e9), values, np.nan)
 
 
@@ -191,7 +192,7 @@ class _Rows:
     first_damaged: int = 0
 
     def add(self, lines: list[bytes]) -> None:
-        """Take whole lines: together where they are sound, else one by one."""
+        """Add complete lines: all at once if they are valid, else one by one."""
         part = _read_together(lines)
         if part is None:
             part = self._read_each(lines)
@@ -220,7 +221,7 @@ def read_step_file(path: Path) -> tuple[StepTable, tuple[str, ...]]:
     Raises
     ------
     SourceError
-        It can't be opened, is too large, or holds no step.
+        The file can't be opened, is too large, or has no steps.
     """
     found = _Rows()
     try:
@@ -258,12 +259,12 @@ def read_step_file(path: Path) -> tuple[StepTable, tuple[str, ...]]:
 
 
 def steps_of_run(run: Path) -> tuple[StepTable | None, tuple[str, ...]]:
-    """Return the steps that the ranks of a run logged, None where they logged none, and notes.
+    """Return the steps that the ranks of a run logged (None if they logged none), and notes.
 
     Raises
     ------
     SourceError
-        What they logged can't be read, or is not one job's steps.
+        The logged values can't be read, or are not the steps of one job.
     """
     try:
         metrics = read_metrics(run)
@@ -276,9 +277,9 @@ def steps_of_run(run: Path) -> tuple[StepTable | None, tuple[str, ...]]:
 
 
 def _read_together(lines: list[bytes]) -> Rows | None:
-    """Return the rows of many sound lines; None where each must be checked."""
+    """Return the rows of many valid lines; None if each line must be checked."""
     text = b"\n".join(lines)
-    # Arrow calls itself for each bracket until it crashes, and takes several values on a line for rows.
+    # Arrow's parser recurses at each bracket until it crashes, and reads several values on a line as rows.
     flat = text.count(b"{") == len(lines) == text.count(b'"rank"') and b"[" not in text
     if not flat or len(lines) < 100 or any(len(line) > _LONGEST_LINE for line in lines):
         return None

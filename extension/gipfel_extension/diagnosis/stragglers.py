@@ -1,8 +1,8 @@
-"""Find who keeps a job waiting, from the steps of its ranks: verdicts in their order.
+"""Find the ranks, unit or stage that keeps a job waiting, from the steps of its ranks.
 
-First what explains many ranks at once, then what is left: an uneven stage, a slow unit, slow ranks, uneven
-samples. A rank is only accused beside ranks of equal role; where roles are unknown, only a rank that became
-slower than it was itself, alone.
+Causes that explain many ranks come first, then what is left: an uneven stage, a slow unit, slow ranks, uneven
+samples. A rank is named only in comparison with ranks of equal role. If roles are unknown, a rank is named
+only if it became slower than it was before, and no other rank did.
 """
 
 import math
@@ -17,26 +17,33 @@ from .slow_periods import Rule, SlowPeriod, find_slow, find_slow_units, shared_u
 from .steps import StepTable
 from .verdict import Verdict, cannot_tell, named
 
-#: First steps of a run that compile, allocate and fill caches.
+#: Number of steps at the beginning of a run, which compile, allocate and fill caches.
 _WARM_UP = 10
-#: Steps that take this many times as long as usual are evaluations and checkpoints, unless they are common.
+#: Steps that take this many times as long as usual count as evaluations and checkpoints, unless more than
+#: this share of the steps does.
 _LONG, _MOST_LONG = 1.5, 0.2
-#: Steps that a rank's own usual level is measured in where roles are unknown.
+#: Number of steps in which a rank's own usual level is measured if roles are unknown.
 _BASELINE = 50
-#: Scatter of work from step to step, and what waiting for the slowest costs, from which samples are uneven.
+#: Samples are uneven from this scatter of work from step to step, and this share of time lost to waiting for
+#: the slowest rank.
 _UNEVEN, _COST = 0.08, 0.10
 _REMEMBERS = 0.3
-#: Ranks of a stage that must share its excess, and how much of it.
+#: Share of a stage's ranks that must have the stage's excess, and the share of the excess that counts.
 _FLAT, _HALF = 0.8, 0.5
-#: A partition is uneven from the beginning; an excess that begins after this share of the steps is not one.
+#: An uneven partition is uneven from the beginning; a later beginning than this share of the steps rules it
+#: out.
 _EARLY = 0.2
-#: The most that is claimed: the campaign has not counted finer.
+#: Highest confidence that is claimed; simulations have not resolved a higher one.
 _SUREST = 0.99
 
 
 @dataclass(frozen=True)
 class Accused:
-    """Ranks of a verdict that hardware may explain, and when."""
+    """Slow ranks whose hardware samples may explain a verdict.
+
+    `verdict` is the index in `Findings.verdicts`; `first_ns` and `last_ns` bound the slow period in UTC
+    nanoseconds; `excess` is a share.
+    """
 
     verdict: int
     ranks: tuple[int, ...]
@@ -53,7 +60,8 @@ class Findings:
     Parameters
     ----------
     resolution
-        Smallest excess of a rank, as a share, that 20 steps would have shown; None where none was judged.
+        Smallest excess of a rank, as a share, that would have been found in 20 steps; None if no rank was
+        judged.
     """
 
     verdicts: list[Verdict] = field(default_factory=list)
@@ -64,12 +72,12 @@ class Findings:
 def diagnose_steps(
     table: StepTable, roles: Roles | None = None, *, rule: Rule | None = None, warm_up: int = _WARM_UP
 ) -> Findings:
-    """Return who or what keeps a job waiting.
+    """Return verdicts on the ranks, units or stages that keep a job waiting.
 
     Parameters
     ----------
     warm_up
-        Steps at the beginning that are left out, at most a third of all.
+        Number of steps at the beginning that are left out; at most a third of all steps are.
     """
     roles, rule = roles or Roles(), rule or Rule()
     found = Findings()
@@ -157,7 +165,7 @@ def _with_roles(found: Findings, table: StepTable, log_work: Floats, roles: Role
 def _uneven_stages(
     table: StepTable, log_work: Floats, roles: Roles, rule: Rule
 ) -> tuple[list[Verdict], list[int]]:
-    """Return verdicts on stages, and the stages that they explain.
+    """Return verdicts on uneven stages, and the numbers of these stages.
 
     Parameters
     ----------
@@ -226,7 +234,7 @@ def _too_few_peers(table: StepTable, rank: int, period: SlowPeriod) -> Verdict:
 
 
 def _at_one_time(periods: Sequence[tuple[int, SlowPeriod]]) -> list[list[tuple[int, SlowPeriod]]]:
-    """Return periods in lists of those of different ranks that mostly overlap."""
+    """Return periods in groups of different ranks' periods that mostly overlap."""
     found: list[list[tuple[int, SlowPeriod]]] = []
     for rank, period in sorted(periods, key=lambda each: each[1].first - each[1].last):
         for together in found:
@@ -271,7 +279,7 @@ def _slow_text(table: StepTable, ranks: tuple[int, ...], period: SlowPeriod) -> 
 
 
 def _without_roles(found: Findings, table: StepTable, log_work: Floats, rule: Rule) -> None:
-    """Accuse a rank that became slower than it was itself, if it is the only one at that time."""
+    """Name a rank that became slower than it was before, if it is the only one at that time."""
     ranks = [int(rank) for rank in table.ranks]
     missing = f"roles are unknown: a stage with more layers would look the same. {GIVE_ROLES}"
     baseline = min(_BASELINE, len(table.steps) // 2)
@@ -317,7 +325,7 @@ def _became_slow(
     excess: Floats,
 ) -> None:
     period = together[0][1]
-    # A stage that became slow in noise may show one of its ranks beyond doubt, and the others less.
+    # If a whole stage becomes slow, noise may make only one of its ranks significant.
     levels = trimmed_mean(excess[:, period.first : period.last + 1])
     half = math.log1p(period.excess) / 2
     also = {ranks[row] for row in np.flatnonzero(levels > half).tolist()}
@@ -343,7 +351,7 @@ def _became_slow(
 
 
 def _uneven_samples(table: StepTable, log_work: Floats) -> Verdict | None:
-    """Return the verdict that work differs from sample to sample, so that the slowest rank changes."""
+    """Return the verdict that work differs between samples, so that a different rank is slowest each time."""
     count, steps = log_work.shape
     if count < LEAST_PEERS or steps < 20:
         return None

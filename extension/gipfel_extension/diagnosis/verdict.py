@@ -1,4 +1,4 @@
-"""Verdicts: what a diagnosis found, the evidence for it, and how sure it is."""
+"""Verdicts: the findings of a diagnosis, with evidence and confidence."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,17 +29,17 @@ class Verdict:
     kind
         One of :data:`KINDS`.
     evidence
-        What was measured and why it means this, in sentences for a person.
+        What was measured and why it leads to this verdict, in sentences for people.
     ranks
         The ranks that it names; empty where no rank is at fault.
     stage
         The pipeline stage that it names.
     unit
-        What the ranks share, as ``"node nid001"``: ``switch``, ``node``, ``nic`` or ``gpu`` and its name.
+        Hardware unit that the ranks share: ``switch``, ``node``, ``nic`` or ``gpu``, and its name.
     since
         UTC nanoseconds of the first step that shows it; None where unknown.
     confidence
-        From 0 to 1.
+        Confidence in the verdict, from 0 to 1.
     """
 
     kind: str
