@@ -120,7 +120,7 @@ class Roles:
             )
 
     def with_places(self, locations: Iterable[RankLocation]) -> "Roles":
-        """Return these roles with nodes and GPUs that a recorder found; those of the table take precedence."""
+        """Return these roles with nodes and GPUs that a recorder found; the table takes precedence."""
         found: dict[int, dict[str, str]] = {}
         for each in locations:
             own = {"node": each.node} | ({"gpu": each.gpu_uuid} if each.gpu_uuid else {})
