@@ -1,6 +1,6 @@
 """Energy of a recording in Wh: of each GPU, rank and host, and their sums.
 
-A GPU's energy is the difference of its own counter (``TOTAL_ENERGY``), which misses nothing between samples.
+A GPU's energy is the increase of its own counter (``TOTAL_ENERGY``), which misses nothing between samples.
 Where a GPU has no counter, its power is integrated. A host's energy is that of the processors and memory of
 the whole node (``HOST_POWER``). CO2 is reported only with the site's factor, `CO2_VARIABLE`.
 """

@@ -35,6 +35,7 @@ _MAX_LINE = 1 << 20
 #: Maximum number of series (metric, rank, launch); further ones are skipped and counted.
 _MAX_SERIES = 20_000
 _MAX_PASSES = 1_000_000
+#: Limits for parsing lines with Arrow, see `_is_flat`: brackets in a line, and distinct names.
 _MAX_BRACKETS = 64
 _MAX_NAMES = 500
 _NAME = re.compile(rb'"([^"]*)"\s*:')

@@ -20,7 +20,7 @@ _MAX_LABELS = 16
 _MAX_PIXELS = 420
 
 
-#: Metrics of the heat map, in the order of the selection.
+#: Metrics that a heat map can show, in the order of the menu.
 HEAT_METRICS: Mapping[str, LineStyle] = {
     name: style
     for name in (
@@ -130,7 +130,7 @@ def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
 
 def _scale(style: LineStyle, *, dark: bool) -> dict[str, Any]:
     scale: dict[str, Any] = {
-        # Above the map, so that its time axis is as wide as the axes of the other plots.
+        # The color bar is above the map, so that the map's time axis is as wide as those of the other plots.
         "orientation": "h",
         "thickness": 6,
         "len": 0.4,

@@ -11,6 +11,7 @@ from .palette import PAGE
 
 _SMALL_FONT = 8
 _DPI = 100
+#: Width of a figure in pixels below which its legend has two columns.
 _NARROW = 500
 _FEW_COLORS = 32
 _MAX_COLUMNS = 8

@@ -23,7 +23,7 @@ _GAP_BUCKETS = 3
 
 @dataclass(frozen=True)
 class Line:
-    """Style of one line: colors for light and dark themes, and a dash to tell it apart without color.
+    """Style of one line: colors for light and dark themes, and a dash that distinguishes it without color.
 
     ``factor`` converts the metric's unit to ``unit``; ``percent_of`` is the metric whose value is 100 %.
     """

@@ -11,6 +11,7 @@ from ..events import Event
 from .lines import plain_text
 from .palette import MARK, clear_layout, empty_plot, grid_color, simulated_mark
 
+#: Heights in pixels: the figure's title, the time axis' labels, a plot's title, a line of its legend.
 _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
 _HEAD_PIXELS = 21

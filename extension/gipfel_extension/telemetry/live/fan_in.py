@@ -198,6 +198,7 @@ class FanInSender:
 
 #: Number of tick numbers that are remembered for each sender, to drop duplicates.
 _REMEMBERED = 4096
+#: Maximum number of sender processes for which these are remembered.
 _SENDERS = 4096
 _PARENT_CHECK_MS = 200
 

@@ -8,6 +8,7 @@ from . import AbsentSource, Source, SourceRequest, no_argument
 from .dcgm import DcgmSource
 from .nvml import NvmlSource, open_nvml
 
+#: Seconds until DCGM is tried again after an error; the pause doubles up to the maximum.
 _FIRST_PAUSE_S = 5.0
 _MAX_PAUSE_S = 60.0
 

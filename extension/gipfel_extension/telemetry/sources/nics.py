@@ -1,4 +1,4 @@
-"""NICs of Slingshot, InfiniBand and RoCE, each a device of its own: traffic, pauses, and errors as events.
+"""NICs of Slingshot, InfiniBand and RoCE, each as a separate device: traffic, pauses, and errors as events.
 
 Slingshot (Cassini): ``/sys/class/cxi/cxi0/device/telemetry/NAME`` holds ``value@seconds``, with 56 bits.
 InfiniBand and RoCE: ``counters`` and ``hw_counters`` in ``/sys/class/infiniband/NAME/ports/N``. The counters

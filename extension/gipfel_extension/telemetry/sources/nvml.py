@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 #: A PCIe measurement blocks for 20 ms per direction; it may take at most this share of an interval.
 _PCIE_SHARE = 0.25
+#: Duration of a measurement of both directions.
 _PCIE_SECONDS = 0.040
 
 

@@ -33,6 +33,7 @@ _QUERY_SECONDS = 60.0
 _MAX_NODES_AT_ONCE = 200
 #: Time range of the first query: sites scrape every 15 to 60 s, so that it holds at least two scrapes.
 _FIRST_SECONDS = 150.0
+#: Time range of later queries; samples that were returned before are dropped.
 _OVERLAP_SECONDS = 90.0
 _EXPORTER_SECONDS = 10.0
 #: Maximum size of a response; a node of 16 GPUs in 112 instances with every DCGM field has 2 MiB.
