@@ -29,6 +29,7 @@ from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 from .storage_monitor import StorageMonitor
 
+#: Number of names that are tried until one is free.
 _MAX_NAMES = 100
 log = logging.getLogger("gipfel.recorder")
 

@@ -19,11 +19,14 @@ log = logging.getLogger("gipfel.recorder")
 
 #: Maximum number of events that wait for the disk.
 _MAX_WAITING = 1000
-#: A slewed clock moves by at most 0.5 ms per second; a larger change is a step.
+#: A clock that is slewed gains or loses at most 0.5 ms per second. A change of more than `_STEP_NS` plus
+#: `_MAX_SLEW` of the elapsed time is a step.
 _STEP_NS = 250_000_000
 _MAX_SLEW = 0.002
 #: If reading the clocks took longer than this, they are not compared: the process was interrupted.
 _MAX_READ_NS = 50_000_000
+#: The recorder stalled if the time since the last check exceeds this many intervals, and also one interval
+#: plus this many seconds.
 _STALL_INTERVALS = 3.0
 _STALL_SECONDS = 5.0
 #: Texts by bit of NVML's ``nvmlClocksEventReasons``, without the software power cap: it is normal under load.

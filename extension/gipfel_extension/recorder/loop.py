@@ -89,7 +89,7 @@ class Recorder:
     network
         Function that opens the monitor of the job's connections for a journal; None for none.
     storage
-        Monitor of the job's input and output, which has threads of its own; closed with the recorder.
+        Monitor of the job's input and output, which runs in its own threads; closed with the recorder.
     """
 
     def __init__(

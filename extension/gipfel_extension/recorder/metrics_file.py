@@ -17,6 +17,7 @@ _MAX_VALUES = 64
 _REMEMBERED = 256
 #: Keys under which programs write the time of a line, and the factor to nanoseconds.
 _TIMES = (("time_ns", 1.0), ("timestamp", 1e9), ("time", 1e9), ("_timestamp", 1e9))
+#: Earliest plausible time of a line, in seconds since the epoch.
 _YEAR_2000 = 946_684_800.0
 
 

@@ -31,10 +31,13 @@ from ..telemetry.sources.file_systems import (
 )
 from .job_processes import JobProcesses
 
+#: Seconds between two readings of the processes, between two lines of the file, and between rounds of probes.
 _LOOK_S, _PERIOD_S, _PROBE_S = 2.0, 10.0, 20.0
 #: Seconds of each period during which opened files are counted.
 _COUNT_S = 1.0
+#: Maximum number of probed mounts, of groups of files in a line, and of files whose striping is read.
 _MOST_PROBED, _MOST_FILES, _MOST_STRIPES = 4, 32, 64
+#: Maximum seconds to wait for the thread at the end.
 _END_S = 3.0
 log = logging.getLogger("gipfel.recorder")
 
