@@ -54,6 +54,7 @@ def confidence(samples: int, expected: int, completeness: float) -> float:
     return coverage * completeness * certainty
 
 
+#: Fitted constants of AGI, from its source (see the module's docstring).
 ALPHA = 24.021653821773356
 BETA = 3.093540559022677
 GAMMA = 2.0510278298480444
