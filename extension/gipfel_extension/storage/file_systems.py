@@ -31,6 +31,7 @@ from pathlib import Path
 
 from ..telemetry.files import open_regular
 
+#: Number of name lookups in a round, of which the median counts; bytes of a read.
 _LOOKUPS = 3
 _BYTES = 4096
 
@@ -270,6 +271,7 @@ def mending(path: str, size: int, stripes: int | None, site: SiteStripes) -> str
     return f"{path} ({size / 1e9:.1f} GB) is spread over {targets}. While nothing writes to it: {command}"
 
 
+#: Flags of inotify (linux/inotify.h).
 _IN_OPEN, _IN_Q_OVERFLOW = 0x20, 0x4000
 _IN_ONLYDIR, _IN_EXCL_UNLINK, _IN_ISDIR = 0x01000000, 0x04000000, 0x40000000
 _HEAD = struct.Struct("iIII")

@@ -15,11 +15,15 @@ from pathlib import Path, PurePosixPath
 from ..telemetry.ranks import rank_of_environment, read_environment
 from ..telemetry.sources.file_systems import MountTable, class_of, read_mounts
 
+#: Limits: sibling directories before they are merged, files in all, new files per look, descriptors of a
+#: process.
 _MOST_BESIDE, _MOST_FILES, _MOST_NEW, _MOST_DESCRIPTORS = 3, 100_000, 400, 4000
 #: Files count as small if their mean size is below this, and if there are at least this many.
 SMALL_BYTES, _MANY = 1 << 20, 10
 #: Bytes by which a file's position may differ from what a program has consumed, due to its own buffer.
 _BUFFER_BYTES = 256 << 10
+#: Minimum number of position changes to determine a pattern; share of random ones from which it is random,
+#: and up to which it is sequential.
 _MOVES, _RANDOM, _SEQUENTIAL = 3, 0.3, 0.1
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - only compared
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
