@@ -33,6 +33,7 @@ _STATES = "--states=RUNNING,COMPLETING,SUSPENDED,PENDING"
 _SQUEUE = ("squeue", "--noheader", _STATES, "--format=%A|%P|%T|%D|%N")
 _COMMAND_S, _COMMAND_BYTES = 20.0, 32 << 20
 _MOST_FILE_BYTES, _MOST_SWITCHES, _MOST_STATES = 4 << 20, 256, 20_000
+#: Seconds between two recorded states, and maximum seconds to wait for the switches before the first one.
 _RECORD_S, _TOPOLOGY_S = 300.0, 15.0
 _VARIABLES = ("PATH", "HOME", "USER", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_JWT", "SACK_SOCKET")
 _PROMETHEUS_S, _PROMETHEUS_BYTES = 5.0, 1 << 20
@@ -195,7 +196,7 @@ def _parse_squeue(output: str) -> Iterable[dict[str, Any]]:
 
 
 def _partition_of(nodes: frozenset[str], partitions: Mapping[str, set[str]]) -> str:
-    """Return the smallest partition that has all nodes; empty for none."""
+    """Return the smallest partition that contains all nodes; empty if none does."""
     fitting = [name for name, own in partitions.items() if nodes and nodes <= own]
     return min(fitting, key=lambda name: len(partitions[name]), default="")
 

@@ -44,7 +44,7 @@ def numa_nodes(system: Path) -> tuple[NumaNode, ...]:
 
 
 def numa_of(device: Path) -> int | None:
-    """Return the NUMA node of a device; None where the kernel knows none."""
+    """Return the NUMA node of a device; None if the kernel reports none."""
     text = short_text(device / "numa_node")
     return int(text) if text.isdecimal() else None
 
@@ -115,6 +115,7 @@ class GpuTopologyReader(Protocol):
 _MASK_WORDS = 16
 
 log = logging.getLogger(__name__)
+#: KFD's type of XGMI links, and the weight of a single hop; indirect connections have higher weights.
 _XGMI, _HOP_WEIGHT = 11, 15
 _MOST_NODES = 256
 
