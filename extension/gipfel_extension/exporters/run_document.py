@@ -90,7 +90,7 @@ class RunDocument:
     key
         Unique among all runs of a user: ``<run>``, or ``<run>/<launch>``.
     started_ms, ended_ms
-        UTC in milliseconds; None if unknown, or while it runs.
+        UTC in milliseconds; None if unknown or if the run has not ended.
     results
         Numbers about the whole run by name, such as ``gipfel/score``.
     launch
