@@ -24,6 +24,7 @@ _MOST_LINES = 8
 _TOP_PIXELS, _BOTTOM_PIXELS, _MOST_PIXELS = 8, 40, 512
 _MOST_LABELS = 16
 _DIMMED = {False: "#ffffff", True: "#111111"}
+#: Opacity of the area below each quantile's line, for a light and a dark theme; 0 for lower edges.
 _BAND = {"min": (0.0, 0.0), "max": (0.13, 0.16), "p10": (0.0, 0.0), "p90": (0.3, 0.34)}
 
 

@@ -28,6 +28,7 @@ from .run_roles import diagnose_run, roles_of_run
 _MOST_ACCUSED = 4
 ALL = "all"
 _MAX_BYTES = 64 << 20
+#: Pixels of the SVG: width, height of a row, height of the title, and width below which a frame is omitted.
 _WIDTH, _ROW, _HEAD, _LEAST = 1200.0, 17, 44, 0.6
 _MOST_ROWS, _MOST_BOXES = 200, 20_000
 _STYLE = (

@@ -19,6 +19,7 @@ MOST_OUTLIERS = 8
 #: A row is an outlier if its distance exceeds this many robust standard deviations and this share of the
 #: largest absolute value.
 _DISTANCE, _LEAST = 5.0, 0.05
+#: Factor from the median absolute deviation to the standard deviation of a normal distribution.
 _TO_SIGMA = 1.4826
 #: Among fewer rows no outlier is named: for example, both of two rows are equally far from their median.
 _LEAST_ROWS = 4
