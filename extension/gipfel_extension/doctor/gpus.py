@@ -1,4 +1,4 @@
-"""Probes of GPUs, and of the libraries that measure them.
+"""Probes of GPUs and of the libraries that read their metrics.
 
 ``python -m gipfel_extension.doctor.gpus SOURCE`` opens one source of GPU samples and prints one JSON
 document. It runs as a separate process because a driver may hang or crash.

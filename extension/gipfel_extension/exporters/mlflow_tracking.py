@@ -177,7 +177,7 @@ _MLFLOW_TAGS: Mapping[str, str] = {
     "note": "mlflow.note.content",
 }
 
-#: Called with the number of points that were sent so far, and of all points.
+#: Callback with the number of points that were sent so far, and the number of all points.
 Progress = Callable[[int, int], None]
 
 

@@ -70,7 +70,7 @@ class FileGroup:
     files, bytes
         Number of different files that were seen, and their total size.
     sequential, random, mapped
-        Numbers of position changes of both kinds, and of sightings as memory-mapped file.
+        Numbers of sequential and random changes of positions in files, and of mapped files that were seen.
     """
 
     directory: str

@@ -41,7 +41,7 @@ class DeviceEnergy:
     method
         ``counter``: difference of the device's counter; ``power``: integral of its power; empty without `wh`.
     recorded_s, measured_s
-        Seconds from the first sample to the last, and of those the seconds that `wh` covers.
+        Seconds from the first sample to the last, and how many of them `wh` covers.
     """
 
     device: Device

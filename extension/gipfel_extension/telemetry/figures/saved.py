@@ -49,7 +49,7 @@ def _coarser(trace: Mapping[str, Any], max_points: int) -> dict[str, Any]:
     pauses = np.diff(times)
     pause = float(np.median(pauses))
     if np.percentile(pauses, 75) > 2 * pause:
-        # Irregular times, as of user metrics: average groups of points.
+        # Times are irregular, as for user metrics: average groups of points.
         size = -(-len(times) // max_points)
         x = times[::size].astype(np.int64).tolist()
         return {**trace, "x": x, "y": _short(_means(values, np.arange(len(values)) // size))}

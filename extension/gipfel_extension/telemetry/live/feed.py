@@ -24,7 +24,7 @@ State = Literal["live", "starting", "stale", "absent"]
 #: A recorder counts as lost after this many intervals without a tick, but not before this many seconds.
 SILENT_INTERVALS = 3.0
 _SILENT_LIVE_SECONDS = 3.0
-#: The same number of seconds where only the recorder's file is read, which is written every few seconds.
+#: Minimum seconds without a sample if a recorder sends no ticks: its file is written only every few seconds.
 _SILENT_FILE_SECONDS = 12.0
 #: Without ticks, and after a gap in them, the segments are reread after this many seconds, which is longer
 #: than a recorder buffers samples.

@@ -148,7 +148,7 @@ class GpmWindow:
 
 
 class NvmlEvents:
-    """Collector of XIDs from an NVML event set, and of lost GPUs from the errors of NVML calls.
+    """Collector of events: XIDs from an NVML event set, and lost GPUs, recognized by errors of NVML calls.
 
     Parameters
     ----------
