@@ -21,6 +21,7 @@ _PIECE_BYTES = 1 << 20
 #: Wait until the container has started, since it reads the same file.
 _DELAY_S = 30.0
 _BYTES_PER_S = 256 << 20
+#: Seconds of reading after which the digest is given up.
 _DIGEST_S = 1800.0
 _LOWEST_PRIORITY = 19
 _ENTRY_BYTES = 1 << 10

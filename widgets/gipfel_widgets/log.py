@@ -27,7 +27,7 @@ _MAX_VALUES = 64
 _MAX_INTEGER = 2**63
 _MAX_AXES = 8
 _AXIS = re.compile(r"[a-z][a-z0-9_]{0,15}")
-#: Time without writing after a failure, such as a full disk.
+#: Nanoseconds without an attempt to write after a failure, such as a full disk.
 _RETRY_NS = 2 * 10**9
 _NO_RUN = (
     "log() writes to metrics.jsonl of a run, but this process does not belong to a run: nothing is saved. "

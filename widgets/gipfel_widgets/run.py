@@ -25,6 +25,7 @@ from gipfel_extension.telemetry.store.segments import read_samples
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Seconds to wait for a recorder's first sample, and for its end after SIGTERM.
 _FIRST_SAMPLE_S = 20.0
 _END_S = 5.0
 _MAX_LOG = 64 << 10

@@ -26,7 +26,9 @@ from .output import LiveWidget, ViewOutput, view_files, widget_bundle
 from .run import KernelRun, node_name, present_run
 
 _LOOK_S = 0.5
+#: Seconds in which an interrupted vetting must write its report.
 _END_S = 20.0
+#: Rows of the table that a cell shows.
 _MAX_ROWS = 60
 
 

@@ -28,7 +28,9 @@ from . import Event, PlainText, settings_file
 HOUR_NS = 3600 * 10**9
 _STATE, _LOCK = "state.json", "lock"
 _MAX_STATE_BYTES = 1 << 20
+#: Most keys that the state remembers, the newest ones.
 _MAX_KEYS = 500
+#: Seconds to wait for the lock.
 _LOCK_S = 2.0
 #: The file is filled up to a multiple of this, so that it can be overwritten in place.
 _BLOCK_BYTES = 4096
@@ -153,6 +155,8 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 _NAME = "journal.jsonl"
+#: Size from which the journal is shortened, and the size of the newest events that are kept, and that readers
+#: read.
 _MAX_BYTES, _KEPT_BYTES = 256 << 10, 64 << 10
 
 

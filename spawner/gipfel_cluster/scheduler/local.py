@@ -28,7 +28,9 @@ from .supervisor import EXTENSION, GRACE_SECONDS, JobExit, SupervisedJob
 from .supervisor import main as supervise_job
 
 _ID = re.compile(r"([0-9]+-[0-9a-f]{6})(?:_([0-9]{1,5}))?")
+#: Time in which a supervisor must report that its job has started.
 _START_SECONDS = 20.0
+#: Age from which the state of an ended job is removed.
 _HISTORY_SECONDS = 7 * 24 * 3600.0
 
 

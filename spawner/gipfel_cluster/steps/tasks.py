@@ -47,6 +47,7 @@ _FORK = multiprocessing.get_context("fork")
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 _MAX_DESCRIPTORS = 1024
 NODE_PROGRAM = ("-I", "-m", "gipfel_cluster.steps.node")
+#: Time limits in seconds: for scancel, and for the end of srun after it was signalled.
 _COMMAND_S = 20.0
 _END_S = 20.0
 _POLL_S = 0.1
