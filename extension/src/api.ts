@@ -48,7 +48,7 @@ export interface IView {
   readonly gauges: readonly string[];
 }
 
-/** Values of the dialog: paths below the server's root, and texts as typed (empty: the default). */
+/** Values of the dialog: paths relative to the server's root, and texts as typed (empty: the default). */
 export interface IBatchRequest {
   readonly path: string;
   readonly output: string;
@@ -73,7 +73,7 @@ export interface IServiceStart {
   readonly time: string;
 }
 
-/** Access to give for some seconds, or to end with 0; without a name it is only listed. */
+/** Access to a service to grant for some seconds, or to end (0); without a name, access is only listed. */
 export interface IServiceShareChange {
   readonly service: string;
   readonly kind: string;
@@ -110,7 +110,7 @@ export interface IJobRank {
 /**
  * Ranks of a run for the page, with events and the names of the metrics that its ranks logged. `steps` has
  * the last step that each rank logged. `growing` is true while samples are recorded. `security` is null until
- * the image was judged.
+ * the image has been judged.
  */
 export interface IJobDocument {
   readonly run: string;
@@ -295,7 +295,7 @@ export interface IClusterState {
 /**
  * A run with the parameters of its program, in which secrets are hidden, and how fast it was. `throughput` is
  * the mean of the last values of a rate that rank 0 logged, such as `tokens_per_s`; `throughput_name` is its
- * name. None and empty without one.
+ * name. Without such a rate they are None and empty.
  */
 export interface ITableRow {
   readonly score: number | null;
@@ -325,7 +325,7 @@ export interface ITableRow {
   readonly throughput_name: string;
 }
 
-/** A key of the records that differs; values by run, as JSON or text, None where a run has no such key. */
+/** A key whose values differ between records; a value per run, as JSON or text, None if a run lacks it. */
 export interface IConfigurationRow {
   readonly key: string;
   readonly values: readonly (string | null)[];
@@ -351,7 +351,7 @@ export interface IGitDifference {
   readonly reason: string;
 }
 
-/** The commit of a run, and what leads to it from the first run's. */
+/** The commit of a run, and its difference from the first run's commit. */
 export interface IGitRow {
   readonly commit: string;
   readonly branch: string;
@@ -389,8 +389,8 @@ export interface IRunPhases {
 }
 
 /**
- * Steps of a run: time, interruptions, and changes with the hardware series that moved with each. `phases` is
- * null where too few steps are logged.
+ * Steps of a run: duration, interruptions, and changes with the hardware series that changed with them.
+ * `phases` is null if too few steps were logged.
  */
 export interface IRunSteps {
   readonly phases: IRunPhases | null;
@@ -1046,8 +1046,8 @@ export interface IJobTraffic {
 }
 
 /**
- * Communication of a job; `missing` is the reason why there is no report, with what to do. `by` tells what
- * the rows of the figure are: `rank`, `node` or `block` of ranks.
+ * Communication of a job; `missing` is the reason why there is no report, with what to do. `by` says what the
+ * rows of the figure are: `rank`, `node` or `block` (of ranks).
  */
 export interface IJobCommunication {
   readonly missing: string;
@@ -1056,7 +1056,7 @@ export interface IJobCommunication {
   readonly figure: IFigure | null;
 }
 
-/** Verdict on a job's image in one line; `level` is what the site's policy makes of it. */
+/** Verdict on a job's image in one line; `level` follows from the site's policy. */
 export interface ISecurityLine {
   readonly level: 'pass' | 'warn' | 'fail' | 'unknown';
   readonly line: string;
@@ -1114,9 +1114,9 @@ export interface IJobVerdicts {
 }
 
 /**
- * What one program does at one peer and port; `port` is the peer's for `out`, else the job's own. `sent` and
- * `received` are null where bytes are not counted; `inside` tells the cluster's addresses. `name` is known
- * where a gate connected to the address, else empty.
+ * Connections of one program with one peer and port. `port` is the peer's port for `out`, else the job's own.
+ * `sent` and `received` are in bytes, null if they are not counted. `inside` is true for addresses of the
+ * cluster. `name` is the host name if a gate connected to the address, else empty.
  */
 export interface IJobConnection {
   readonly node: string;
@@ -1137,9 +1137,9 @@ export interface IJobConnection {
 }
 
 /**
- * A destination that programs behind a gate asked for, on one node; times are the first and the last one.
- * `place` is its name and port; `protocol` is `outside` for ranks that run outside of their gate, whose names
- * `place` has then. `reason` says why it was refused, or why they run outside.
+ * A destination that programs behind a gate requested on one node, with the first and the last time. `place`
+ * is the destination's name and port; `reason` says why it was refused. If `protocol` is `outside`, the row
+ * is about ranks that run outside of their gate: `place` names them, and `reason` says why they do.
  */
 export interface IJobGateRow {
   readonly node: string;
@@ -1155,9 +1155,9 @@ export interface IJobGateRow {
 }
 
 /**
- * Connections of a run's programs, most bytes first; `recorded` is false where none were recorded. `gated` is
- * true where something of the run was behind a gate; `gate` has its destinations, refused ones first, and
- * `closed` says who ended its network. `left_out` counts what is not listed.
+ * Connections of a run's programs, most bytes first; `recorded` is false if none were recorded. `gated` is
+ * true if a part of the run was behind a gate; `gate` has its destinations, refused ones first, and `closed`
+ * says who cut off its network access. `left_out` is the number of connections not listed.
  */
 export interface IJobNetwork {
   readonly recorded: boolean;
@@ -1169,7 +1169,7 @@ export interface IJobNetwork {
   readonly notes: readonly string[];
 }
 
-/** Files of one class in a directory of one node; `stripes` null is unknown, -1 all targets. */
+/** Files of one class in a directory, on one node; `stripes` is null if unknown, -1 for all targets. */
 export interface IJobFiles {
   readonly directory: string;
   readonly files_class: string;
@@ -1183,7 +1183,7 @@ export interface IJobFiles {
   readonly node: string;
 }
 
-/** Input and output of a run; `recorded` is false without any, `live` is true while it grows. */
+/** Input and output of a run; `recorded` is false without any, `live` is true while it is recorded. */
 export interface IJobStorage {
   readonly recorded: boolean;
   readonly live: boolean;
@@ -1193,7 +1193,7 @@ export interface IJobStorage {
   readonly notes: readonly string[];
 }
 
-/** A checkpoint in a directory of a run; null is not recorded, `note` says what is wrong with it. */
+/** A checkpoint in a directory of a run; null means not recorded, `note` says what is wrong with it. */
 export interface IJobCheckpoint {
   readonly name: string;
   readonly directory: string;
@@ -1208,7 +1208,7 @@ export interface IJobCheckpoint {
   readonly deletable: boolean;
 }
 
-/** Cost of one checkpoint, also of one that is deleted: seconds, and the throughput's loss in %. */
+/** Cost of one checkpoint, which may be deleted by now: in seconds, and as loss of throughput in %. */
 export interface IJobDip {
   readonly step: number;
   readonly begin_ms: number;
@@ -1232,7 +1232,10 @@ export interface IJobCheckpoints {
   readonly figure: IFigure | null;
 }
 
-/** What a rank wrote when it was looked into, or why it could not; `note` says how else it was done. */
+/**
+ * Answer of one rank to a look: the size of what it wrote, or an error. `note` says why py-spy was not used,
+ * or what else is unusual.
+ */
 export interface ILookAnswer {
   readonly rank: number;
   readonly bytes: number;
@@ -1241,7 +1244,7 @@ export interface ILookAnswer {
   readonly note: string;
 }
 
-/** Look into ranks of a launch; `missing` have not answered. `flame` is true if it has an SVG. */
+/** A look at ranks of a launch; those in `missing` have not answered, `flame` is true with an SVG. */
 export interface ILookItem {
   readonly id: string;
   readonly what: 'stacks' | 'flame' | 'trace' | 'memory';
@@ -1251,21 +1254,21 @@ export interface ILookItem {
   readonly flame: boolean;
 }
 
-/** Looks into ranks of a launch, the newest first; `directory` has their files. */
+/** Looks at ranks of a launch, the newest first; `directory` has their files. */
 export interface ILookList {
   readonly running: boolean;
   readonly directory: string;
   readonly looks: readonly ILookItem[];
 }
 
-/** Ranks that a look would ask, why these, and what it costs the training. */
+/** Ranks that a look would be requested from, why these, and what it costs the training. */
 export interface ILookPlan {
   readonly ranks: readonly number[];
   readonly why: string;
   readonly cost: string;
 }
 
-/** The cluster around a job, null if nothing tells it; `live` is false for what was recorded. */
+/** State of the cluster that a job runs on, null if unknown; `live` is false for a recorded state. */
 export interface IJobCluster {
   readonly state: IClusterState | null;
   readonly live: boolean;

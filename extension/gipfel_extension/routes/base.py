@@ -72,9 +72,9 @@ class GipfelRouteHandler(APIHandler):
             raise _invalid(error) from error
 
     def query_as(self, model: type[_Body]) -> _Body:
-        """Return the request's query as a frozen model: of each name the last value.
+        """Return the request's query as a frozen model; if a name repeats, the last value counts.
 
-        Other names are ignored, because JupyterLab adds the time to the query so that nothing is cached.
+        Unknown names are ignored, because JupyterLab adds the time to the query to prevent caching.
 
         Raises
         ------
@@ -117,15 +117,16 @@ class GipfelSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     def open(self, *arguments: Any, **keywords: Any) -> None:
         """Start sending."""
         super().open(*arguments, **keywords)
-        # The address by which the user's browser reaches this server, for links that its terminals print: a
-        # hub tells its servers only if a site has configured it. Jupyter Server has checked it.
+        # Store the address through which the user's browser reaches this server, for links that commands in
+        # its terminals print; a hub passes its public address to servers only if the site has configured it.
+        # Jupyter Server has checked the origin.
         origin = self.request.headers.get("Origin", "")
         if urlsplit(origin).scheme in {"http", "https"} and len(origin) <= _MAX_ORIGIN:
             os.environ["GIPFEL_BROWSER_ORIGIN"] = origin
         self._sending = asyncio.ensure_future(self._send())
 
     def on_message(self, message: str | bytes) -> None:
-        """Ignore messages of the page."""
+        """Ignore messages from the page."""
 
     def on_close(self) -> None:
         """Stop sending."""

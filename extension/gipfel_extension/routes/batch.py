@@ -34,7 +34,7 @@ from .base import GipfelRouteHandler, route
 
 
 class BatchRequest(Frozen):
-    """Values of the dialog: paths below the server's root, and texts as typed (empty: the default)."""
+    """Values of the dialog: paths relative to the server's root, and texts as typed (empty: the default)."""
 
     path: str = Field(min_length=1, max_length=4096)
     output: str = Field(min_length=1, max_length=4096)
@@ -163,7 +163,7 @@ def _edfs(environment: Mapping[str, str]) -> list[str]:
 def _available_schedulers(context: SubmissionContext, environment: Mapping[str, str]) -> list[str]:
     """Return the schedulers that this server can submit jobs to, the default first.
 
-    A container reaches only the scheduler of its job. In a Slurm job the local scheduler is not offered,
+    In a container, this is only the scheduler of its job. In a Slurm job the local scheduler is not offered,
     because its processes would end with the job.
     """
     default = context.default_setting("scheduler")
@@ -241,7 +241,7 @@ def _task(view: TaskView, root: Path, cluster: str) -> dict[str, Any]:
 
 
 def _score(run: Path) -> float | None:
-    """Return the score that the job wrote at its end; None without one."""
+    """Return the score that the job wrote at its end; None if there is none."""
     with contextlib.suppress(OSError, ValueError):
         saved = read_json(run / "score.json", MAX_BYTES)
         score = saved.get("score") if isinstance(saved, dict) else None

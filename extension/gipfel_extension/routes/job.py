@@ -29,7 +29,7 @@ _verdicts = JobVerdicts()
 
 
 class JobRouteHandler(GipfelRouteHandler):
-    """``GET``: ranks of a run, with roles, places, logs and failures, and what contradicts."""
+    """``GET``: ranks of a run with roles, hardware, logs and failures; contradictions between sources."""
 
     @route
     async def get(self) -> None:
@@ -82,7 +82,7 @@ class JobCommunicationRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Send the report on dumps and files of NCCL in the launch, and the matrix as a figure."""
+        """Send the report on the launch's dumps and NCCL files, and the matrix as a figure."""
         query = self.query_as(CommunicationQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(communication_document, folder, query))
@@ -100,11 +100,11 @@ class JobNetworkRouteHandler(GipfelRouteHandler):
 
 
 class JobSecurityRouteHandler(GipfelRouteHandler):
-    """``GET``: what is known of a job's image."""
+    """``GET``: the security verdict on a job's image."""
 
     @route
     async def get(self) -> None:
-        """Send the verdict; of a run whose job did not keep one, it may take seconds."""
+        """Send the verdict; if the run has none, the image is scanned now, which may take seconds."""
         query = self.query_as(JobQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(security_document, folder, query.launch, os.environ))
@@ -122,7 +122,7 @@ class JobCheckpointsRouteHandler(GipfelRouteHandler):
 
 
 class JobStorageRouteHandler(GipfelRouteHandler):
-    """``GET``: what a job read and wrote."""
+    """``GET``: input and output of a job."""
 
     @route
     async def get(self) -> None:
@@ -133,11 +133,11 @@ class JobStorageRouteHandler(GipfelRouteHandler):
 
 
 class JobClusterRouteHandler(GipfelRouteHandler):
-    """``GET``: the cluster around a job."""
+    """``GET``: state of the cluster that a job runs on."""
 
     @route
     async def get(self) -> None:
-        """Send nodes, queue and neighbours, now or as they were recorded."""
+        """Send nodes, queue and other jobs on the job's nodes, either current or recorded."""
         query = self.query_as(JobQuery)
         folder = await self.telemetry.run_named(query.run)
         around: ClusterAround = self.settings["gipfel_cluster"]
@@ -149,7 +149,7 @@ class JobVerdictsRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Send the verdicts of ``gipfel diagnose``, of dumps of a hang, and the launch's failures."""
+        """Send verdicts of ``gipfel diagnose`` and from flight recorder dumps, and the launch's failures."""
         query = self.query_as(JobQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(_verdicts.document, folder, query))

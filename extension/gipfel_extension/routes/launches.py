@@ -50,7 +50,10 @@ class FileQuery(LaunchRequest):
 
 
 class LookQuery(LaunchRequest):
-    """Query for what a look would cost: ``ranks`` are a selection, by default the accused and a peer."""
+    """Query for the cost of a look, that is of requesting stacks, a trace or a snapshot from running ranks.
+
+    ``ranks`` is a selection; by default the ranks that a verdict names and one of their peers.
+    """
 
     what: Literal["stacks", "flame", "trace", "memory", "dump"]
     ranks: OneLine = Field("", max_length=1000)
@@ -59,7 +62,7 @@ class LookQuery(LaunchRequest):
 
 
 class LookFileQuery(LaunchRequest):
-    """Query for what a rank wrote; without a rank the flame graph of all."""
+    """Query for a file that a rank wrote in a look; without a rank, for the flame graph of all ranks."""
 
     id: OneLine = Field(max_length=80)
     rank: int | None = Field(None, ge=0, le=1_000_000)
@@ -114,7 +117,7 @@ class LaunchActionRouteHandler(GipfelRouteHandler):
 
 
 class LooksRouteHandler(GipfelRouteHandler):
-    """``GET``: looks into ranks of a launch, with the answers so far. ``POST``: look into ranks."""
+    """``GET``: looks at ranks of a launch, with the answers so far. ``POST``: request a look."""
 
     @route
     async def get(self) -> None:
@@ -132,11 +135,11 @@ class LooksRouteHandler(GipfelRouteHandler):
 
 
 class LookPlanRouteHandler(GipfelRouteHandler):
-    """``GET``: which ranks a look would ask, and what it costs."""
+    """``GET``: the ranks that a look would be requested from, and its cost."""
 
     @route
     async def get(self) -> None:
-        """Send ranks and cost; ask no rank."""
+        """Send ranks and cost, without requesting anything from the ranks."""
         query = self.query_as(LookQuery)
         launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
         details = {"seconds": query.seconds, "steps": query.steps}
@@ -144,17 +147,17 @@ class LookPlanRouteHandler(GipfelRouteHandler):
 
 
 class LookFileRouteHandler(GipfelRouteHandler):
-    """``GET``: what a rank wrote when it was looked into."""
+    """``GET``: a file that a rank wrote in a look."""
 
     @route
     async def get(self) -> None:
-        """Send the file in chunks: stacks and flame graphs to be shown, others as a download."""
+        """Send the file in chunks: stacks and flame graphs for display, other files as a download."""
         query = self.query_as(LookFileQuery)
         launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
         file, name = await asyncio.to_thread(open_look_file, launch, query.id, query.rank)
         content = _CONTENTS.get(name.rpartition(".")[2], "application/octet-stream")
         self.set_header("Content-Type", content)
-        # Names of functions are in it: no script, and nothing is loaded.
+        # The file contains names of functions from the user's program, so forbid scripts and loading.
         self.set_header("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'")
         if not name.endswith((".svg", ".txt")):
             whole = f"launch-{launch.folder.name}-{query.id}-{name}"

@@ -33,7 +33,7 @@ from ..telemetry.figures.run_figures import compare_figure
 from .base import GipfelRouteHandler, route
 
 _RunName = Annotated[OneLine, Field(min_length=1, max_length=200)]
-#: The page's own policy permits its inline scripts; without the server's origin they reach nothing of it.
+#: Content security policy of reports, whose scripts run in a separate origin, so they can't use the server.
 _POLICY = "sandbox allow-scripts allow-downloads"
 _reports = RunReports()
 _PIECES = 256
@@ -122,7 +122,7 @@ class RunRemovalRouteHandler(GipfelRouteHandler):
 
 
 class RunReportRouteHandler(GipfelRouteHandler):
-    """``GET``: report of a run as a page, which others can open who may access this server."""
+    """``GET``: report of a run as a page, which everybody who may access this server can open."""
 
     @property
     def content_security_policy(self) -> str:
@@ -141,7 +141,7 @@ class RunReportRouteHandler(GipfelRouteHandler):
         except GipfelError as error:
             raise web.HTTPError(404, str(error)) from error
         page = await _reports.page(folder, self.base_url)
-        # APIHandler's finish would set the type of JSON.
+        # APIHandler's finish would set the content type to JSON.
         self.set_header("Cache-Control", "private, no-cache")
         self.finish(page, set_content_type="text/html; charset=UTF-8")
 

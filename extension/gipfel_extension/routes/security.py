@@ -16,37 +16,37 @@ _MOST_PATHS = 500
 
 
 class ScanRequest(Frozen):
-    """A file or directory to scan; relative to the server's root."""
+    """A file or directory to scan, as a path relative to the server's root."""
 
     path: OneLine = Field(max_length=4096)
 
 
 class SaveRequest(Frozen):
-    """Directory to save an environment in; relative to the server's root."""
+    """Directory to save an environment in, as a path relative to the server's root."""
 
     directory: OneLine = Field(min_length=1, max_length=1000)
 
 
 class KeptRequest(Frozen):
-    """Files whose verdicts are shown if they are known."""
+    """Files whose cached verdicts are requested."""
 
     paths: tuple[OneLine, ...] = Field(max_length=_MOST_PATHS)
 
 
 class EndRequest(Frozen):
-    """Request to end the network of this job's gates."""
+    """Request to cut off the network access of programs behind this job's gates (egress proxies)."""
 
     by: OneLine = Field(min_length=1, max_length=100)
     reason: OneLine = Field("", max_length=300)
 
 
 def _below_root(path: str, root_dir: str) -> Path:
-    """Return a file or directory of the file browser.
+    """Return the path of a file or directory in the file browser.
 
     Raises
     ------
     GipfelError
-        It does not exist, or is not below the server's root.
+        The path does not exist, or is not below the server's root.
     """
     root = Path(root_dir).expanduser().resolve()
     try:
@@ -70,11 +70,11 @@ class ScanRouteHandler(GipfelRouteHandler):
 
 
 class SaveEnvironmentRouteHandler(GipfelRouteHandler):
-    """``POST``: save what was installed in this container as a directory that builds the same."""
+    """``POST``: save the packages installed in this container as a directory from which to build an image."""
 
     @route
     async def post(self) -> None:
-        """Send what was saved, and what could not be."""
+        """Send lists of what was saved and of what could not be saved."""
         request = self.body_as(SaveRequest)
         root = self.settings["server_root_dir"]
         parent, _, name = request.directory.strip("/").rpartition("/")
@@ -86,7 +86,7 @@ class SaveEnvironmentRouteHandler(GipfelRouteHandler):
 
 
 class KeptVerdictsRouteHandler(GipfelRouteHandler):
-    """``POST``: the verdicts of files that were scanned before; nothing is scanned."""
+    """``POST``: the cached verdicts of files that were scanned before; nothing is scanned."""
 
     @route
     async def post(self) -> None:
@@ -108,11 +108,11 @@ class KeptVerdictsRouteHandler(GipfelRouteHandler):
 
 
 class SharedSecurityRouteHandler(GipfelRouteHandler):
-    """``GET``: what operators see of this job: numbers and known words, no name of a file or host."""
+    """``GET``: this job's security for operators: numbers and fixed words, no names of files or hosts."""
 
     @route
     async def get(self) -> None:
-        """Send them."""
+        """Send these numbers."""
         run, _ = await self.telemetry.ensure_started()
         self.finish(await asyncio.to_thread(shared_security, run.folder.path, os.environ))
 
@@ -121,11 +121,11 @@ class SharedSecurityRouteHandler(GipfelRouteHandler):
 
 
 class EndNetworkRouteHandler(GipfelRouteHandler):
-    """``POST``: end the network of what runs behind gates in this job."""
+    """``POST``: cut off the network access of programs behind gates in this job."""
 
     @route
     async def post(self) -> None:
-        """Answer whether there was a gate."""
+        """Send whether there was a gate."""
         request = self.body_as(EndRequest)
         run, _ = await self.telemetry.ensure_started()
         ended = await asyncio.to_thread(end_network, run.folder.path, request.by, request.reason)

@@ -1,4 +1,4 @@
-"""Routes about the server: its run, lifetime and metrics, what it serves, and the websocket of changes."""
+"""Routes about the server: run, lifetime, metrics, scripts and notebooks, and the websocket of changes."""
 
 import asyncio
 import gzip
@@ -37,13 +37,13 @@ from .workloads import list_services, other_workloads
 _WINDOW_S = 60.0
 #: Age up to which a response is reused, so that frequent scrapes cost no more than one per second.
 _FRESH_S = 1.0
-#: The notebook that newcomers open first.
+#: Name of the notebook that is listed first, for newcomers.
 FIRST_NOTEBOOK = "start-here"
 #: One year: the name of a script changes with its content.
 _CACHE_CONTROL = "private, max-age=31536000, immutable"
 _SETTING = "gipfel_changes"
-#: Seconds between two observations: of what this server itself reads, of what asks a scheduler, and while
-#: something is running.
+#: Seconds between two observations: of topics that need only files, of topics that query a scheduler, and of
+#: any topic while something is running.
 _REST_S, _SCHEDULER_REST_S, _BUSY_S = 5.0, 30.0, 3.0
 
 
@@ -52,7 +52,7 @@ class RunRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Send the run, or without a run the reason."""
+        """Send the run, or the reason if there is none."""
         try:
             run, broadcast = await self.telemetry.ensure_started()
             response = await asyncio.to_thread(run.describe)
@@ -65,7 +65,7 @@ class RunRouteHandler(GipfelRouteHandler):
             devices = []
         ends = self.settings["gipfel_lifetime"].ends
         if ends is not None:
-            # The job may have been extended, which only the hub knows.
+            # The hub may have extended the job, so its time takes precedence over the record's.
             response["ends_ns"] = int(ends) * 1_000_000_000
         self.finish({**response, "devices": devices})
 

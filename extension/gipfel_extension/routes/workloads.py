@@ -1,4 +1,4 @@
-"""``gipfel/workloads``, ``services`` and ``quota``: kinds without own routes, services, limits of jobs."""
+"""``gipfel/workloads``, ``services``, ``quota``: workloads without own routes, services, limits of jobs."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from .base import GipfelRouteHandler, route
 MAX_WORKLOADS, MAX_LINES = 200, 200
 #: ``ID`` or ``RUN/ID``.
 _ID = "^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
-#: What the panel shows of a workload.
+#: Fields of a workload that are sent to the panel.
 WORKLOAD_FIELDS = {
     *("id", "kind", "name", "title", "state", "ended", "reason", "nodes"),
     *("created_ns", "started_ns", "ended_ns", "exit_status", "progress"),
@@ -44,7 +44,7 @@ class WorkloadRequest(Frozen):
 
 
 class WorkloadsRouteHandler(GipfelRouteHandler):
-    """``GET``: the user's workloads of these kinds."""
+    """``GET``: the user's workloads of the kinds without own routes."""
 
     @route
     async def get(self) -> None:
@@ -78,7 +78,7 @@ class QuotaRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Send what `gipfel quota` prints, by section; none for a scheduler without limits."""
+        """Send the sections that `gipfel quota` prints; none for a scheduler without limits."""
         quota = await own_quota(os.environ)
         storage, problem = await asyncio.to_thread(storage_quota, os.environ)
         sections = () if quota is None else quota_sections(quota)
@@ -92,7 +92,10 @@ def _workloads() -> Workloads:
 
 
 def other_workloads() -> list[dict[str, Any]]:
-    """Return the workloads of these kinds, the newest first; do not query the scheduler about others."""
+    """Return the workloads of kinds without own routes, the newest first.
+
+    The scheduler is not queried about workloads of other kinds.
+    """
     found = _workloads()
     kinds = (kind for kind in found.kinds if kind not in _WITH_OWN_ROUTES)
     listed = (each for kind in kinds for each in found.list(ended=True, kind=kind))
@@ -134,7 +137,7 @@ class ServiceStart(Frozen):
 
 
 class ServiceShareChange(Frozen):
-    """Access to give for some seconds, or to end with 0; without a name it is only listed."""
+    """Access to a service to grant for some seconds, or to end (0); without a name, access is only listed."""
 
     service: str = Field(pattern=rf"^{NAME}$")
     kind: str = Field("user", pattern="^(?:user|group)$")
@@ -163,18 +166,18 @@ class ServiceOffersRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Send what the form shows of each blueprint, and a line for each that can't be used."""
+        """Send the form's fields for each blueprint, and a line for each blueprint that can't be used."""
         found = await asyncio.to_thread(service_offers, os.environ)
         offers = [{**each.model_dump(mode="json"), "cost": each.cost} for each in found.services]
         self.finish({"offers": offers, "problems": found.problems})
 
 
 class ServiceShareRouteHandler(GipfelRouteHandler):
-    """``POST``: who has access to one service, and changes of it."""
+    """``POST``: list who has access to a service, and change it."""
 
     @route
     async def post(self) -> None:
-        """Change what the request names, and send ``shares`` and ``refusal``."""
+        """Apply the requested change; send ``shares``, and in ``refusal`` why it was refused, if it was."""
         request = self.body_as(ServiceShareChange)
         hub = hub_services(os.environ)
         if hub is None:
@@ -186,7 +189,7 @@ class ServiceShareRouteHandler(GipfelRouteHandler):
 
 
 def list_services() -> list[dict[str, Any]]:
-    """Return what changes of the user's services, without asking the hub."""
+    """Return the fields of the user's services that may change, without querying the hub."""
     return [each.model_dump(mode="json", include=WORKLOAD_FIELDS) for each in ServiceKind().list(os.environ)]
 
 
@@ -196,7 +199,7 @@ def _services() -> list[dict[str, Any]]:
 
 
 def _service(workload: Workload) -> dict[str, Any]:
-    """Return what the panel shows of a service; its address is a path for one of the hub."""
+    """Return the panel's fields of a service; the address of a service of the hub is a path."""
     state = read_service_state(Path(workload.folder))
     is_open = workload.state == "running" and state.port
     url = ""

@@ -1,1 +1,1 @@
-"""State of a notebook server while it runs: its run, its recorders, one feed for all pages; no tornado."""
+"""State of a running notebook server: its run, its recorders, one feed for all pages; without tornado."""

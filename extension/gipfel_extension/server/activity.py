@@ -213,14 +213,14 @@ def _seconds(moment: object) -> float:
     return moment.timestamp() if isinstance(moment, datetime) else 0.0
 
 
-#: Seconds before now over which the share is a mean.
+#: Seconds before now over which the activity is averaged.
 WINDOW_S = 10.0
 
 
 def current_activity(table: SampleTable, devices: Iterable[Device], now_ns: int) -> dict[str, Any]:
-    """Return the mean share of the GPUs' work in the last seconds, as `GpuActivity` declares it.
+    """Return the mean activity of the GPUs in the last seconds, with the fields of `GpuActivity`.
 
-    It is of the most telling metric that any of them has; GPUs without a recent sample do not count.
+    The metric is the most precise one that any GPU has; GPUs without a recent sample do not count.
     """
     gpus = [device for device in devices if device.kind == "gpu"]
     since_ns = now_ns - int(WINDOW_S * 1e9)

@@ -189,12 +189,12 @@ def read_sharing(environment: Mapping[str, str]) -> Sharing:
 
 
 def write_sharing(environment: Mapping[str, str], sharing: Sharing) -> None:
-    """Save the consent, for this user alone.
+    """Save the consent in a file that only this user can read.
 
     Raises
     ------
     OSError
-        It can't be written.
+        The file can't be written.
     """
     path = _file(environment)
     make_private(path.parent)
@@ -227,9 +227,9 @@ def mean_activity(table: SampleTable, seconds: float = _WINDOW_S, parts: int = 3
 def shared_score(
     document: Mapping[str, Any], seconds: float = _WINDOW_S, activity: Sequence[float | None] = ()
 ) -> dict[str, Any]:
-    """Return what the hub's pages show of a score: no names, no samples, no advice.
+    """Return the part of a score that the hub's pages show: no names, no samples, no advice.
 
-    ``activity`` is that of `mean_activity`.
+    ``activity`` is the result of `mean_activity`.
     """
     return {
         "shared": True,

@@ -1,4 +1,4 @@
-"""Changes of what pages list, pushed to them, and the newest events of the user's jobs."""
+"""Push changes of the lists that pages show, and of the newest events of the user's jobs."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from gipfel_cluster.runs import runs_root
 _SHARE = 0.05
 _SINCE_NS = 24 * 3600 * 10**9
 _MAX_EVENTS = 20
-#: Kinds that say nothing new about this server's own job: JupyterLab shows the end of its time anyway.
+#: Kinds of events that are not shown for this server's own job: JupyterLab shows its end anyway.
 _NOT_OF_OWN_JOB = frozenset(("started", "time"))
 
 
@@ -46,7 +46,7 @@ class Topic:
 
 
 class _Listener:
-    """Topics whose change one page has not been sent yet: bounded, however slow the page is."""
+    """Topics whose changes have not been sent to one page yet; bounded, however slow the page is."""
 
     def __init__(self, topics: Mapping[str, Any], known: Mapping[str, Any]) -> None:
         #: Topics to report after the next observation even without a change: the page may have requested them
@@ -77,7 +77,7 @@ class ServerChanges:
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
         """Yield a message for each changed topic, as `responses.ChangeMessage` declares it.
 
-        There is one for each topic soon after the start, changed or not.
+        Soon after the start there is a message for each topic, even without a change.
         """
         known = {name: value for name, value in self._values.items() if self._topics[name].sends_value}
         listener = _Listener(self._topics, known)

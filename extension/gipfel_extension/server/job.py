@@ -36,7 +36,7 @@ from .responses import RunEvent
 from .views import event_texts
 
 _BUCKETS, _MOST_ROWS = 240, 512
-#: A larger job is not drawn by the page.
+#: Most devices of a job that the page draws; a larger job is refused.
 MOST_DEVICES = 16_384
 FigureName = Literal["bands", "heat", "metrics", "roofline", "cluster", "storage"]
 #: Jobs, and time ranges of their samples, that pages show at the same time.
@@ -45,9 +45,10 @@ _overviews: StampedCache[Overview] = StampedCache(4)
 
 
 class JobQuery(Frozen):
-    """Run of the page; ``layout`` are sizes of axes that a person typed, ``launch`` is ``RUN/N``.
+    """Query for the run of the page.
 
-    ``have`` is the version that the page has: if nothing has changed since, it is not sent again.
+    ``layout`` has the sizes of the parallel axes as typed by the user; ``launch`` is ``RUN/N``. ``have`` is
+    the version that the page already has: if nothing has changed since, the content is not sent again.
     """
 
     run: OneLine = Field("", max_length=200)
@@ -59,9 +60,10 @@ class JobQuery(Frozen):
 class JobView(JobQuery, Times):
     """What the page shows: a time range, the order of rows, and selected ranks.
 
-    ``select`` is an expression such as ``pp=6,7 & dp=0``, ``pick`` one of what was clicked, which counts in
-    its place. ``names`` are users' metrics, ``bands`` metrics of devices, ``figures`` what to draw. ``rows``
-    is the height of the heat map in pixels, ``width`` the width of the other figures.
+    ``select`` is an expression such as ``pp=6,7 & dp=0``; ``pick`` is the expression for what the user
+    clicked, and replaces it. ``names`` are metrics logged by the user's program, ``bands`` metrics of
+    devices, and ``figures`` the figures to draw. ``rows`` is the height of the heat map, ``width`` the width
+    of the other figures, both in pixels.
     """
 
     metric: OneLine = "SM_ACTIVE"
@@ -94,7 +96,7 @@ class JobDocument(Job):
     """Ranks of a run for the page, with events and the names of the metrics that its ranks logged.
 
     ``steps`` has the last step that each rank logged. ``growing`` is true while samples are recorded.
-    ``security`` is null until the image was judged.
+    ``security`` is null until the image has been judged.
     """
 
     version: str
@@ -141,7 +143,7 @@ def _events(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_content(folder: Path, query: JobQuery) -> JobContent:
-    """Return the ranks of a run; from memory unless something on disk has changed."""
+    """Return the ranks of a run; they are read again only if files have changed."""
     key = (folder, query.layout, query.launch)
     return _contents.get(
         key, ranks_stamp(folder), lambda: read_job(folder, layout=query.layout, launch=query.launch)
@@ -151,7 +153,7 @@ def read_content(folder: Path, query: JobQuery) -> JobContent:
 def job_figures(folder: Path, view: JobView) -> dict[str, Any]:
     """Return the figures of a view by name, and the selected ranks, nodes and devices.
 
-    If the page has the version, only ``version`` and ``unchanged`` are returned.
+    If the page already has the current version, only ``version`` and ``unchanged`` are returned.
 
     Raises
     ------
@@ -188,7 +190,7 @@ def job_figures(folder: Path, view: JobView) -> dict[str, Any]:
 
 
 def version_of(*parts: object) -> str:
-    """Return a name for the state of the files and the query that an answer is made from."""
+    """Return an identifier for the state of the files and the query that a response depends on."""
     named = [part.model_copy(update={"have": ""}) if isinstance(part, JobQuery) else part for part in parts]
     return hashlib.blake2b(repr(named).encode(), digest_size=12).hexdigest()
 

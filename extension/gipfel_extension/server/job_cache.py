@@ -39,7 +39,8 @@ class StampedCache(Generic[_Value]):
     most
         Number of values that are kept; the least recently used one is dropped first.
     least_age_s, times
-        A value is made again at the earliest after this time, and after so many times what making it took.
+        A value is computed again at the earliest after `least_age_s` seconds, and after `times` times as long
+        as computing it took.
     clock
         Returns seconds; monotonic.
     """
@@ -57,12 +58,12 @@ class StampedCache(Generic[_Value]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, stamp: Hashable, make: Callable[[], _Value]) -> _Value:
-        """Return the value of a key, made again if its stamp has changed; others wait for one that makes it.
+        """Return the value of a key, computed again if its stamp has changed; concurrent callers wait for it.
 
         Parameters
         ----------
         stamp
-            State of what the value is made from, taken before this call.
+            State of the files that the value is computed from, taken before this call.
         """
         slot = self._slot(key)
         with slot.lock:
@@ -95,14 +96,14 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def ranks_stamp(run: Path) -> Hashable:
-    """Return the state of all that tells a run's ranks, roles, launches and failures."""
+    """Return the state of all files from which ranks, roles, launches and failures of a run are read."""
     launches = run / LAUNCHES
     folders = sorted((name for name in _names(launches) if name.isdecimal()), key=int)[-_MOST_LAUNCHES:]
     files = (REPORTS_FILE, ROLES_FILE)
     return (
         *(stamp_of(run / name) for name in files),
         stamp_of(run / TOPOLOGY),
-        # Their files are replaced by new ones, which changes the directory.
+        # Files in these directories are replaced by new ones, which changes the directory's time.
         *((name, stamp_of(launches / name), stamp_of(launches / name / "ranks")) for name in folders),
         *_telemetry(run, ".ranks.json"),
     )
@@ -119,9 +120,9 @@ def metrics_stamp(run: Path) -> Hashable:
 
 
 def communication_stamp(folder: Path) -> Hashable:
-    """Return the state of the files of NCCL and the dumps of a launch, or of another directory."""
+    """Return the state of the NCCL files and dumps of a launch, or in another directory."""
     inside = [name for name in _names(folder) if name == DUMPS or fnmatch(name, INSPECTOR)]
-    # Files of the Inspector grow, which does not change their directory.
+    # NCCL Inspector's files grow, which does not change their directory's time.
     files = [(each, name) for each in inside[:_MOST_LAUNCHES] for name in _names(folder / each)[:_MOST_FILES]]
     return (
         stamp_of(folder),

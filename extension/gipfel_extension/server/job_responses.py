@@ -43,7 +43,7 @@ class JobTraffic(ResponseModel):
 class JobCommunication(ResponseModel):
     """Communication of a job; ``missing`` is the reason why there is no report, with what to do.
 
-    ``by`` tells what the rows of the figure are: ``rank``, ``node`` or ``block`` of ranks.
+    ``by`` says what the rows of the figure are: ``rank``, ``node`` or ``block`` (of ranks).
     """
 
     missing: str
@@ -53,7 +53,7 @@ class JobCommunication(ResponseModel):
 
 
 class SecurityLine(ResponseModel):
-    """Verdict on a job's image in one line; ``level`` is what the site's policy makes of it."""
+    """Verdict on a job's image in one line; ``level`` follows from the site's policy."""
 
     level: Literal["pass", "warn", "fail", "unknown"]
     line: str
@@ -116,10 +116,11 @@ class JobVerdicts(ResponseModel):
 
 
 class JobConnection(ResponseModel):
-    """What one program does at one peer and port; ``port`` is the peer's for ``out``, else the job's own.
+    """Connections of one program with one peer and port.
 
-    ``sent`` and ``received`` are null where bytes are not counted; ``inside`` tells the cluster's addresses.
-    ``name`` is known where a gate connected to the address, else empty.
+    ``port`` is the peer's port for ``out``, else the job's own. ``sent`` and ``received`` are in bytes, null
+    if they are not counted. ``inside`` is true for addresses of the cluster. ``name`` is the host name if a
+    gate connected to the address, else empty.
     """
 
     node: str
@@ -140,10 +141,11 @@ class JobConnection(ResponseModel):
 
 
 class JobGateRow(ResponseModel):
-    """A destination that programs behind a gate asked for, on one node; times are the first and the last one.
+    """A destination that programs behind a gate requested on one node, with the first and the last time.
 
-    ``place`` is its name and port; ``protocol`` is ``outside`` for ranks that run outside of their gate,
-    whose names ``place`` has then. ``reason`` says why it was refused, or why they run outside.
+    ``place`` is the destination's name and port; ``reason`` says why it was refused. If ``protocol`` is
+    ``outside``, the row is about ranks that run outside of their gate: ``place`` names them, and ``reason``
+    says why they do.
     """
 
     node: str
@@ -159,10 +161,11 @@ class JobGateRow(ResponseModel):
 
 
 class JobNetwork(ResponseModel):
-    """Connections of a run's programs, most bytes first; ``recorded`` is false where none were recorded.
+    """Connections of a run's programs, most bytes first; ``recorded`` is false if none were recorded.
 
-    ``gated`` is true where something of the run was behind a gate; ``gate`` has its destinations, refused
-    ones first, and ``closed`` says who ended its network. ``left_out`` counts what is not listed.
+    ``gated`` is true if a part of the run was behind a gate; ``gate`` has its destinations, refused ones
+    first, and ``closed`` says who cut off its network access. ``left_out`` is the number of connections not
+    listed.
     """
 
     recorded: bool
@@ -175,7 +178,7 @@ class JobNetwork(ResponseModel):
 
 
 class JobFiles(ResponseModel):
-    """Files of one class in a directory of one node; ``stripes`` null is unknown, -1 all targets."""
+    """Files of one class in a directory, on one node; ``stripes`` is null if unknown, -1 for all targets."""
 
     directory: str
     files_class: str
@@ -190,7 +193,7 @@ class JobFiles(ResponseModel):
 
 
 class JobStorage(ResponseModel):
-    """Input and output of a run; ``recorded`` is false without any, ``live`` is true while it grows."""
+    """Input and output of a run; ``recorded`` is false without any, ``live`` is true while it is recorded."""
 
     recorded: bool
     live: bool
@@ -201,7 +204,7 @@ class JobStorage(ResponseModel):
 
 
 class JobCheckpoint(ResponseModel):
-    """A checkpoint in a directory of a run; null is not recorded, ``note`` says what is wrong with it."""
+    """A checkpoint in a directory of a run; null means not recorded, ``note`` says what is wrong with it."""
 
     name: str
     directory: str
@@ -217,7 +220,7 @@ class JobCheckpoint(ResponseModel):
 
 
 class JobDip(ResponseModel):
-    """Cost of one checkpoint, also of one that is deleted: seconds, and the throughput's loss in %."""
+    """Cost of one checkpoint, which may be deleted by now: in seconds, and as loss of throughput in %."""
 
     step: int
     begin_ms: int
@@ -243,7 +246,10 @@ class JobCheckpoints(ResponseModel):
 
 
 class LookAnswer(ResponseModel):
-    """What a rank wrote when it was looked into, or why it could not; ``note`` says how else it was done."""
+    """Answer of one rank to a look: the size of what it wrote, or an error.
+
+    ``note`` says why py-spy was not used, or what else is unusual.
+    """
 
     rank: int
     bytes: int
@@ -253,7 +259,7 @@ class LookAnswer(ResponseModel):
 
 
 class LookItem(ResponseModel):
-    """Look into ranks of a launch; ``missing`` have not answered. ``flame`` is true if it has an SVG."""
+    """A look at ranks of a launch; those in ``missing`` have not answered, ``flame`` is true with an SVG."""
 
     id: str
     what: Literal["stacks", "flame", "trace", "memory"]
@@ -264,7 +270,7 @@ class LookItem(ResponseModel):
 
 
 class LookList(ResponseModel):
-    """Looks into ranks of a launch, the newest first; ``directory`` has their files."""
+    """Looks at ranks of a launch, the newest first; ``directory`` has their files."""
 
     running: bool
     directory: str
@@ -272,7 +278,7 @@ class LookList(ResponseModel):
 
 
 class LookPlan(ResponseModel):
-    """Ranks that a look would ask, why these, and what it costs the training."""
+    """Ranks that a look would be requested from, why these, and what it costs the training."""
 
     ranks: list[int]
     why: str
@@ -280,7 +286,7 @@ class LookPlan(ResponseModel):
 
 
 class JobCluster(ResponseModel):
-    """The cluster around a job, null if nothing tells it; ``live`` is false for what was recorded."""
+    """State of the cluster that a job runs on, null if unknown; ``live`` is false for a recorded state."""
 
     state: ClusterState | None
     live: bool

@@ -61,9 +61,10 @@ from .job_responses import (
 )
 from .responses import Figure
 
-#: A page does not wait longer for dumps of thousands of ranks, and rarely reads files that grow again.
+#: Most seconds for reading dumps of thousands of ranks; how rarely growing files are read again
+#: (`StampedCache`).
 _LIMIT_S, _LEAST_AGE_S, _TIMES = 20.0, 15.0, 10.0
-#: Reports that pages show, or why there is none.
+#: Reports that pages show, or the errors that explain why there are none.
 _reports: StampedCache[CommunicationReport | GipfelError] = StampedCache(
     4, least_age_s=_LEAST_AGE_S, times=_TIMES
 )
@@ -72,7 +73,7 @@ _reports: StampedCache[CommunicationReport | GipfelError] = StampedCache(
 _QUERY_S, _RECORD_S = 30.0, 60.0
 
 
-#: Rows of a table that a page can show at once.
+#: Most rows of the tables of connections and directories.
 _MOST_CONNECTIONS, _MOST_DIRECTORIES = 500, 100
 _GATE_FIELDS = ("node", "place", "protocol", "allowed", "reason", "count", "sent", "received")
 _QUOTA_S = 300.0
@@ -159,7 +160,7 @@ def _report(source: Path, nodes: dict[int, str]) -> CommunicationReport | Gipfel
 
 
 def network_document(folder: Path) -> dict[str, Any]:
-    """Return connections of a run and destinations of its gates, at most 500 each, the notable ones first."""
+    """Return up to 500 connections of a run and up to 500 destinations of its gates, most notable first."""
     record, gate = read_network(folder), read_gate(folder)
     names = {(row.address, row.port): row.name for row in gate.rows if row.allowed}
     rows = sorted(record.rows if record else (), key=lambda row: (row.direction == "listen", row.inside))
@@ -201,12 +202,12 @@ class CheckpointsQuery(JobQuery):
 
 
 def checkpoints_document(folder: Path, query: CheckpointsQuery) -> dict[str, Any]:
-    """Return the checkpoints of a run's launches, at most 500, and what they cost.
+    """Return up to 500 checkpoints of a run's launches, and their cost.
 
     Raises
     ------
     GipfelError
-        Their directory can't be read.
+        A directory of checkpoints can't be read.
     """
     directories = checkpoint_directories(folder)
     if not directories:
@@ -255,7 +256,7 @@ _quotas: tuple[float, tuple[str, str]] = (-math.inf, ("", ""))
 
 
 def _quota() -> tuple[str, str]:
-    """Return the user's storage quota, asked at most every five minutes for all pages."""
+    """Return the user's storage quota, which is queried at most every five minutes for all pages."""
     global _quotas  # noqa: PLW0603 - one answer for the process
     if time.monotonic() - _quotas[0] > _QUOTA_S:
         _quotas = time.monotonic(), storage_quota(os.environ)
@@ -263,7 +264,7 @@ def _quota() -> tuple[str, str]:
 
 
 def storage_document(folder: Path) -> dict[str, Any]:
-    """Return the files of a run with their tiers, at most 100 rows, and advice on them."""
+    """Return up to 100 rows on the files of a run with their tiers, and advice on them."""
     report, live = storage_report(folder), is_recorded(folder / "telemetry")
     files = () if report is None else report.record.files
     rows = [
@@ -290,11 +291,11 @@ class ClusterAround:
     Parameters
     ----------
     prometheus
-        Address of the site's Prometheus; empty for ``sinfo`` and ``squeue``.
+        Address of the site's Prometheus; if empty, ``sinfo`` and ``squeue`` are used.
     queries
-        PromQL by what it counts.
+        PromQL queries by the name of what they count.
     clock
-        Seconds that never go back.
+        Function that returns monotonic seconds.
     """
 
     def __init__(
@@ -336,7 +337,7 @@ class ClusterAround:
         return cluster_state(answer, own, run_fabric(folder))
 
     def _ask(self) -> SlurmAnswers | ClusterState | None:
-        """Return the last answer; ask again if it is old. After an error the earlier answer stays."""
+        """Return the cached state, queried again if it is old; after an error, the earlier state is kept."""
         with self._lock:
             if self._clock() - self._tried_s >= _QUERY_S:
                 try:
@@ -352,7 +353,7 @@ class ClusterAround:
 
     @cached_property
     def _has_slurm(self) -> bool:
-        """Whether there is a cluster to ask: the jobs of a single machine have none around them."""
+        """Whether there is a cluster to query; jobs on a single machine have none."""
         return "SLURM_JOB_ID" in self._environment or slurm_presence(self._environment).configured
 
     def _record(self, folder: Path, state: ClusterState) -> None:

@@ -16,7 +16,8 @@ from ..training.flight_recorder import FlightReport, report_of
 from .job import JobQuery, read_content, version_of
 from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp, stamp_of
 
-#: Sentence of each kind without its full stop; `who` are the ranks, or what they share.
+#: Sentence for each kind, without a full stop; `who` is replaced by the ranks, or by the unit that they
+#: share.
 _TITLES = {
     "slow_rank": "{who} {is_are} slower than ranks of the same role",
     "uneven_stage": "Stage {stage} has more work than the others",
@@ -33,7 +34,7 @@ _TITLES = {
 _SEVERITY = {"hang": 2, "unknown": 0}
 _MOST_FAILED, _MOST_FOLDED = 8, 64
 _DUMPS_S = 20.0
-#: A diagnosis is repeated at the earliest after this time, and after so many times what it took.
+#: A diagnosis is repeated at the earliest after this many seconds, and after this many times its duration.
 _LEAST_AGE_S, _TIMES = 15.0, 10.0
 
 
@@ -41,7 +42,7 @@ _Made = tuple[list[dict[str, Any]], list[str]]
 
 
 class JobVerdicts:
-    """Verdicts of the jobs that pages show; made again when their files have changed, but not all the time.
+    """Verdicts on the jobs that pages show; computed again after their files have changed, but not too often.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def _of_steps(folder: Path, query: JobQuery, _: Job) -> tuple[list[dict[str, Any
 
 
 def _of_phases(found: RunPhases | None) -> list[dict[str, Any]]:
-    """Return the interruptions of the steps, one entry for each kind, for information."""
+    """Return one informational verdict for each kind of interruption of the steps."""
     if found is None:
         return []
     pace = found.sentences()[0]
@@ -112,7 +113,7 @@ def _of_phases(found: RunPhases | None) -> list[dict[str, Any]]:
 
 def _of_diagnosis(verdict: Verdict) -> dict[str, Any]:
     ranks, evidence = list(verdict.ranks), verdict.evidence
-    # A GPU is known to people by its rank.
+    # People know a GPU by its rank, so leave out its UUID.
     unit = "" if ranks and (verdict.unit or "").startswith("gpu ") else verdict.unit or ""
     several = len(ranks) > 1 and not unit
     if verdict.kind == "unknown":

@@ -24,7 +24,8 @@ from .activity import Idleness, Indicators
 
 _ANSWER_S = 30.0
 _MAX_LINE = 300
-#: Largest share of a server's time that may be left at a notice: a short server does not begin with one.
+#: A notice is skipped if more than this share of the server's time is left, so that short servers don't begin
+#: with a notice.
 _MOST_LEFT = 0.75
 
 
@@ -75,7 +76,8 @@ class HttpHub:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/server"
         self._token = environment["JUPYTERHUB_API_TOKEN"]
-        # An EDF may set a proxy for the internet. It can't reach the hub and must not see the token.
+        # Use no proxy: an EDF may set one for the internet, which can't reach the hub and must not see the
+        # token.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def report(self, content: Mapping[str, Any]) -> LifetimeStatus:
@@ -195,7 +197,7 @@ class ServerLifetime:
             self._status = await asyncio.to_thread(self._hub.report, self._report())
             self._refused_since, self._unavailable = None, False
         except HubUnavailableError as error:
-            # A hub that restarts finds its servers again.
+            # The hub may just be restarting, so only log the error.
             (self._log.debug if self._unavailable else self._log.warning)("%s", error)
             self._unavailable = True
         except HubRefusedError:
@@ -272,7 +274,7 @@ class ServerLifetime:
         Raises
         ------
         GipfelError
-            The site allows none, or the scheduler refused.
+            The site allows no more time, or the scheduler refused.
         """
         if self._hub is None:
             raise GipfelError("The time of this server can't be extended, because no hub started it.")

@@ -1,7 +1,8 @@
-"""End the network of a run: that of its gates while it goes on, or its job where nothing is behind a gate.
+"""Cut off a run's network access: at its gates while it keeps running, or by ending its job without gates.
 
-Who did it, and why, is kept as an event of the run and, outside of what its user can change, in the system's
-log of authorizations. An operator acts as the user: ``sudo -u USER``.
+Gates are the egress proxies through which programs connect. The person and the reason are recorded as an
+event of the run and in the system's authorization log, which the user can't change. An operator acts as the
+user, with ``sudo -u USER``.
 """
 
 import json
@@ -26,13 +27,13 @@ _ENDED = "Its job has ended already."
 
 
 def write_audit(line: str) -> None:
-    """Write a line into the system's log of authorizations."""
+    """Write a line to the system's authorization log."""
     syslog.openlog("gipfel", syslog.LOG_PID, syslog.LOG_AUTHPRIV)
     syslog.syslog(syslog.LOG_NOTICE, line)
 
 
 def end_network(run: Path, by: str, reason: str, *, audit: Callable[[str], None] = write_audit) -> bool:
-    """End the network of a run's gates; return False where nothing runs behind one.
+    """Cut off the network access behind a run's gates; return False if nothing runs behind a gate.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def end_job(
     scheduler: Scheduler | None = None,
     audit: Callable[[str], None] = write_audit,
 ) -> str:
-    """End the job of a run, and its network with it; return the job's ID.
+    """End the job of a run, and thereby its network access; return the job's ID.
 
     Raises
     ------
@@ -71,7 +72,7 @@ def end_job(
         scheduler = context.scheduler(context.default_setting("scheduler"))
     if run_sync(scheduler.query([job_id])).get(job_id) is None:
         raise GipfelError(f"The scheduler does not know the job {job_id} of {run.name}.", "See squeue.")
-    # Before the end: its recorder ends with the job.
+    # Record the event before ending the job, since its recorder ends with the job.
     line = _line(by, f"{current_user_name()}'s job {job_id} for its network", reason)
     try:
         report_to_job({**environment, "GIPFEL_RUN": str(run)}, "network_closed", f"{line}.", "operator")
@@ -98,5 +99,5 @@ def _line(by: str, what: str, reason: str) -> str:
 
 
 def operator_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Return who acts: the operator that sudo names, else the user."""
+    """Return the name of the acting person: the operator that sudo names, else the user."""
     return environment.get("SUDO_USER") or current_user_name()

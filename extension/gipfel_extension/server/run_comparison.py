@@ -1,7 +1,7 @@
 """Comparison of any number of runs with the first one: configuration, commits, score, losses and rates.
 
-Numbers are compared as they are, but for the pace of runs that logged their steps: there it is known how much
-is noise.
+Measurements are compared without regard to noise, except for the pace of runs that logged their steps, whose
+noise is known.
 """
 
 import json
@@ -36,7 +36,7 @@ _IDENTITY = frozenset(
 
 
 class ConfigurationRow(Frozen):
-    """A key of the records that differs; values by run, as JSON or text, None where a run has no such key."""
+    """A key whose values differ between records; a value per run, as JSON or text, None if a run lacks it."""
 
     key: str
     values: tuple[str | None, ...]
@@ -53,7 +53,7 @@ class MeasurementRow(Frozen):
 
 
 class GitRow(Frozen):
-    """The commit of a run, and what leads to it from the first run's."""
+    """The commit of a run, and its difference from the first run's commit."""
 
     commit: str = ""
     branch: str = ""
@@ -64,16 +64,16 @@ class GitRow(Frozen):
 
 
 class RunSteps(Frozen):
-    """Steps of a run: time, interruptions, and changes with the hardware series that moved with each.
+    """Steps of a run: duration, interruptions, and changes with the hardware series that changed with them.
 
-    ``phases`` is null where too few steps are logged.
+    ``phases`` is null if too few steps were logged.
     """
 
     phases: RunPhases | None = None
     changes: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
-        """Return everything in sentences."""
+        """Return duration, interruptions and changes as sentences."""
         return [*(self.phases.sentences() if self.phases else ()), *self.changes]
 
 
@@ -86,9 +86,9 @@ class RunComparison(Frozen):
     git: tuple[GitRow, ...]
     measurements: tuple[MeasurementRow, ...]
     pace: tuple[PaceComparison | None, ...] = ()
-    """By run: are its steps longer than the first run's? None of the first, and where no steps are logged."""
+    """Comparison of each run's steps with the first run's; None for the first run and runs without steps."""
     steps: tuple[RunSteps, ...] = ()
-    """By run: what its steps show by themselves."""
+    """The steps of each run."""
 
 
 def compare_runs(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> RunComparison:
@@ -124,7 +124,7 @@ def _steps_of(folder: Path) -> RunSteps:
 
 
 def compare_steps(folders: Sequence[Path]) -> tuple[PaceComparison | None, ...]:
-    """Return by run how its steps compare with the first run's; None of the first, and without steps."""
+    """Return each run's comparison of its steps with the first run's; None for the first and without steps."""
     first = _pace_in(folders[0])
     return (None, *(_pace_beside(first, _pace_in(each)) for each in folders[1:]))
 
@@ -150,7 +150,7 @@ def _pace_in(folder: Path) -> RunPace | str | None:
 
 
 def configuration_difference(values: Sequence[Mapping[str, Any]]) -> tuple[ConfigurationRow, ...]:
-    """Return the keys of nested dictionaries whose values are not the same in all of them, with dotted names.
+    """Return the keys, as dotted names, whose values are not the same in all of the nested dictionaries.
 
     Nesting deeper than 8 levels, and lists, are compared and shown as one value.
     """
@@ -230,7 +230,7 @@ def _measurements(rows: Sequence[TableRow], folders: Sequence[Path]) -> tuple[Me
             MeasurementRow(
                 name=name,
                 unit=unit,
-                # A loss that two runs do not have is left out of their pair.
+                # A pair of runs has no entry for a loss that neither of them has.
                 values=tuple(None if each is None else each.second for each in own),
                 changes=tuple(None if each is None else each.change for each in own),
                 better=tuple(None if each is None else each.better for each in own),

@@ -31,7 +31,7 @@ class TableRow(Run):
     """A run with the parameters of its program, in which secrets are hidden, and how fast it was.
 
     ``throughput`` is the mean of the last values of a rate that rank 0 logged, such as ``tokens_per_s``;
-    ``throughput_name`` is its name. None and empty without one.
+    ``throughput_name`` is its name. Without such a rate they are None and empty.
     """
 
     parameters: dict[str, str] = Field(default_factory=dict)
@@ -41,7 +41,7 @@ class TableRow(Run):
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a column, such as ``score>=50``; ``~`` finds a part of a text in any case."""
+    """A condition on a column, such as ``score>=50``; ``~`` finds a substring, ignoring case."""
 
     column: str
     operator: str
@@ -65,7 +65,7 @@ class Condition:
         return cls(found[1], found[2], found[3])
 
     def holds(self, row: TableRow) -> bool:
-        """Return whether a run meets it; an unknown value meets only ``!=``."""
+        """Return whether a run meets the condition; an unknown value meets only ``!=``."""
         value = value_of(row, self.column)
         if self.operator == "~":
             return value is not None and self.value.lower() in str(value).lower()
@@ -141,7 +141,7 @@ def _throughput(run: Path) -> tuple[str, float | None]:
             values = content["values"] if content.get("rank") in {None, 0} else {}
             rates = {name: values[name] for name in RATES if name in values}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            # The first line may be cut, the last one incomplete.
+            # The first line may be cut off, and the last one incomplete.
             continue
         for name, value in rates.items():
             if isinstance(value, int | float) and math.isfinite(value):
@@ -194,5 +194,5 @@ def _key(value: Value) -> tuple[bool, float, str]:
         number = float(value or 0)
     except ValueError:
         return True, 0.0, str(value)
-    # NaN has no place among numbers: compared with it, all others would be in any order.
+    # Sort NaN as text: comparisons with it would leave the numbers in arbitrary order.
     return (True, 0.0, str(value)) if math.isnan(number) else (False, number, "")

@@ -29,7 +29,7 @@ _OWN_CLUSTER = "local"
 _DRIVERS = ("nvidia[0-9]*", "kfd")
 _LIMIT_S = 300.0
 _MAX_BYTES = 128 << 20
-# Requests that wait for another's report; a page that was closed may still be among them.
+# Most requests that wait until another report is made; requests of closed pages may still be among them.
 _MAX_WAITING = 3
 
 

@@ -35,15 +35,15 @@ _MAX_COUNT = 10**6
 _SCAN_S = 120.0
 _MAX_DOCUMENT_BYTES = 32 << 20
 _MOST_FINDINGS = 200
-#: Scans that run at a time: a browser may ask for many.
+#: Limits the number of parallel scans, since a browser may request many.
 _SCANS = asyncio.Semaphore(2)
 
 
 def job_verdict(run: Path, environment: Mapping[str, str]) -> SecurityVerdict | None:
     """Return the verdict on the image of a run; None without an image.
 
-    A job keeps it in its run folder. That of another run is made here and kept, if the image is visible: in a
-    container it may not be.
+    A job writes its verdict to its run folder. If a run has none, the image is judged here and the verdict is
+    written, provided that the image is visible: in a container it may not be.
     """
     kept = kept_verdict(run)
     if kept is not None:
@@ -66,7 +66,7 @@ def job_verdict(run: Path, environment: Mapping[str, str]) -> SecurityVerdict | 
 
 
 def shared_security(run: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the hub's operators see of a run: numbers and known words, no name of a file or host."""
+    """Return a run's security as operators see it: numbers and fixed words, no names of files or hosts."""
     gate = read_gate(run)
     kinds = Counter(event.kind for event in read_events(run / "telemetry"))
     verdict = job_verdict(run, environment)
@@ -91,7 +91,7 @@ def security_document(run: Path, launch: str | None, environment: Mapping[str, s
     Parameters
     ----------
     launch
-        ``RUN/N`` of a launch, whose own verdict counts if its pre-flight kept one.
+        ``RUN/N`` of a launch; if its pre-flight wrote a verdict, that one is returned.
     """
     folder = launch_folder(run, launch)
     kept = kept_verdict(folder) if folder else None
@@ -110,12 +110,12 @@ def security_document(run: Path, launch: str | None, environment: Mapping[str, s
 async def _run_gipfel(
     arguments: Sequence[str], environment: Mapping[str, str], task: str, command: str
 ) -> tuple[bytes, bytes]:
-    """Run a ``gipfel`` command in a process of its own, and return what it wrote to stdout and stderr.
+    """Run a ``gipfel`` command in a separate process, and return its output on stdout and stderr.
 
     Raises
     ------
     GipfelError
-        It takes longer than two minutes.
+        The command takes longer than two minutes.
     """
     async with _SCANS:
         process = await asyncio.create_subprocess_exec(
@@ -141,7 +141,7 @@ def _last_line(output: bytes) -> str:
 
 
 async def save_environment(path: Path, shown: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Save what pip and apt installed in this container as a directory that builds the same.
+    """Save what pip and apt installed in this container as a directory from which an image can be built.
 
     Returns
     -------
@@ -151,7 +151,7 @@ async def save_environment(path: Path, shown: str, environment: Mapping[str, str
     Raises
     ------
     GipfelError
-        Nothing could be saved, such as in a server without an image.
+        Nothing could be saved, for example because the server runs without an image.
     """
     command = f"gipfel image save-environment {shlex.quote(str(path))}"
     arguments = ("image", "save-environment", "--json", str(path))
@@ -171,7 +171,7 @@ async def save_environment(path: Path, shown: str, environment: Mapping[str, str
 
 
 async def scan_path(path: Path, shown: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Scan a file or a directory in a process of its own, and return its verdict and at most 200 findings.
+    """Scan a file or a directory in a separate process, and return the verdict and up to 200 findings.
 
     Raises
     ------
@@ -188,7 +188,7 @@ async def scan_path(path: Path, shown: str, environment: Mapping[str, str]) -> d
 
 
 def scanned(document: ScanDocument, shown: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the file browser shows of a scan; a malicious file becomes an event of the run."""
+    """Return what the file browser shows of a scan; record a malicious file as an event of the run."""
     verdict = worst(item.verdict for item in document.items)
     findings = [
         {"path": item.path, "verdict": item.verdict, **finding.model_dump()}

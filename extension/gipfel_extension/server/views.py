@@ -40,12 +40,13 @@ if TYPE_CHECKING:
 
 #: Longest time range that a page may request, in seconds.
 MAX_WINDOW_S = 7 * 86400.0
-#: Points of a line; a panel is a few hundred pixels wide.
+#: Number of points of a line; a panel is a few hundred pixels wide.
 BUCKETS = 600
 HEAT_BUCKETS = 120
 _MAX_GPUS = 64
 Traces = dict[str, dict[str, list[Any]]]
-#: Intervals that wait for the slowest node; samples that arrive later are drawn with the next figure.
+#: Number of intervals for which the slowest node is awaited; later samples appear with the next complete
+#: figure.
 _MAX_WAITING = 8
 
 
@@ -149,7 +150,7 @@ class LiveView:
         self.view = view
         self._sent: dict[str, int] = {}
         self._rows: dict[str, int] = {}
-        #: By device and metric the time of the newest sample that a gauge was sent.
+        #: Time of the newest sample that was sent for a gauge, by device and metric.
         self._gauges: dict[str, dict[str, int]] = {}
 
     def record_drawn(self, figures: Mapping[str, Mapping[str, Any]], newest: Mapping[str, int]) -> None:
@@ -177,7 +178,7 @@ class LiveView:
                 self._gauges.setdefault(device, {})[metric] = newest.get(device, 0)
 
     def new_points(self, samples: Sequence[Sample], job: Traces, gpu_traces: Traces) -> dict[str, Any]:
-        """Return new points of lines, and new cells of the heat map; empty where there are none."""
+        """Return new points of lines, and new cells of the heat map; empty if there are none."""
         traces = {**self._lines(job), **self._lines(gpu_traces)}
         for sample in samples:
             key = f"gpu/{sample.device}"
@@ -224,7 +225,7 @@ def _append(traces: Traces, sample: Sample, lines: Iterable[FigureLine]) -> None
 
 
 class JobMeans:
-    """Means of the job's lines over its devices: one point for each line when an interval has ended."""
+    """Computes the job's lines as means over devices: one point for each line when an interval has ended."""
 
     def __init__(self) -> None:
         self._intervals: dict[int, dict[str, list[float]]] = {}
@@ -268,7 +269,7 @@ class JobMeans:
                 trace["x"].append(start_ms)
                 trace["y"].append(round(total if uid in added else total / len(values), 3))
                 if len(values) > MAX_LINES and uid not in added:
-                    # Gauges draw the range of so many GPUs in place of their lines.
+                    # With this many GPUs, gauges draw the range instead of a line for each GPU.
                     trace.setdefault("low", []).append(round(min(values), 3))
                     trace.setdefault("high", []).append(round(max(values), 3))
             self._done = start_ms
