@@ -124,7 +124,7 @@ def _steps_of(folder: Path) -> RunSteps:
 
 
 def compare_steps(folders: Sequence[Path]) -> tuple[PaceComparison | None, ...]:
-    """Return each run's comparison of its steps with the first run's; None for the first and without steps."""
+    """Return the comparison of each run's steps with the first run's; None for the first and without any."""
     first = _pace_in(folders[0])
     return (None, *(_pace_beside(first, _pace_in(each)) for each in folders[1:]))
 
