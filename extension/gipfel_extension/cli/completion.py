@@ -37,7 +37,7 @@ _START = (
     'zsh) FPATH="$4:$FPATH"; export FPATH;; '
     'esac; exec "$0"'
 )
-#: Read in place of ~/.bashrc, which it reads first.
+#: Beginning of the file that bash reads instead of ~/.bashrc; it reads ~/.bashrc first.
 _BASHRC = "[ -r ~/.bashrc ] && . ~/.bashrc\n"
 _COMPLETIONS = "completions"
 _HINT = "Gipfel: `gipfel doctor` checks this environment, `gipfel --help` lists all commands."
@@ -63,18 +63,18 @@ def completion(*, shell: str) -> int:
 def completion_script(shell: str) -> str:
     """Return a shell's code for completion; `shell` is bash, zsh or fish."""
     made = _CLASSES[shell](click.Group(), {}, _PROGRAM, _VARIABLE)
-    # Not `source()`: for bash, it would run the one of this machine to ask for its version.
+    # Not `source()`, which runs this machine's bash to find its version.
     return made.source_template % made.source_vars()
 
 
 def print_completions(group: click.Group, environment: Mapping[str, str]) -> int | None:
-    """Print the completions that a shell's function asks for; returns None if it is not one that asks."""
+    """Print the completions that a shell's function requests; return None if this call requests none."""
     asked = environment.get(_VARIABLE, "")
     return shell_complete(group, {}, _PROGRAM, _VARIABLE, asked) if asked else None
 
 
 def complete_runs(*, or_files: bool = False) -> _Completer:
-    """Return a completer of runs by folder and by the user's name, the newest first, or else of files."""
+    """Return a completer of run folders and names of runs, newest first, or if none matches, of files."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         from gipfel_cluster.runs import runs_root  # noqa: PLC0415
@@ -158,7 +158,7 @@ def _write_completions(environment: MutableMapping[str, str], folder: Path) -> N
             (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / name).write_text(text)
     except OSError:
-        # Terminals work without it.
+        # Terminals also work without completion.
         return
     data = environment.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
     environment["XDG_DATA_DIRS"] = f"{data}{os.pathsep}{folder}"

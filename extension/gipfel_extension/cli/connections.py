@@ -92,7 +92,7 @@ def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as
         return 0
     names = {(row.address, row.port): row.name for row in gate.rows if row.allowed}
     for line in (*_gate_lines(gate), *_lines(rows, names)):
-        # Programs choose their names, and what they ask for.
+        # Names of programs and destinations come from programs, so they may contain control characters.
         click.echo(printable(line, colours=False))
     for note in notes:
         report_line(note)
@@ -100,7 +100,7 @@ def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as
 
 
 def _end(run: "Path", reason: str, *, ends_job: bool) -> int:
-    """End the network of a run's gates, or its job where that is asked for and it has none."""
+    """Cut off the network access at a run's gates; if it has none, end its job if that was requested."""
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     from ..server.network_end import end_job, end_network, operator_name  # noqa: PLC0415
@@ -121,7 +121,7 @@ def _end(run: "Path", reason: str, *, ends_job: bool) -> int:
 
 
 def _gate_lines(gate: "GateRecord") -> list[str]:
-    """Return what a gate refused and allowed; none for a run without one."""
+    """Return lines on what a gate refused and allowed; none for a run without a gate."""
     from .runs import size_text  # noqa: PLC0415
 
     lines = [f"The gate is closed: {gate.closed}.", ""] if gate.closed else []
@@ -231,7 +231,7 @@ def communication(which: str, *, now: bool, as_document: bool) -> int:
 
 
 def communication_lines(found: "CommunicationReport", width: int = 80) -> Iterator[str]:
-    """Yield the report for a terminal."""
+    """Yield the lines of the report for a terminal."""
     from ..communication.report import size_text, time_text  # noqa: PLC0415 - numpy, which --help can do without
 
     yield from found.lines
@@ -258,7 +258,7 @@ def communication_lines(found: "CommunicationReport", width: int = 80) -> Iterat
 
 
 def _matrix_lines(matrix: "TrafficMatrix") -> Iterator[str]:
-    """Yield the matrix where it is small, else the pairs with most bytes."""
+    """Yield the matrix if it is small, else the pairs with most bytes."""
     from ..communication.report import size_text  # noqa: PLC0415
 
     if len(matrix.labels) <= _MOST_COLUMNS:

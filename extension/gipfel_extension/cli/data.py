@@ -32,7 +32,7 @@ _NAMES = {"files": "small files", "squashfs": "squashfs, mounted", "shards": "we
 
 
 def _exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
-    """Return a command with exit status 2, and the problem on stderr, where a data set can't be read."""
+    """Wrap a command: if a data set can't be read, print the problem on stderr and return exit status 2."""
 
     @functools.wraps(command)
     def run(*arguments: _P.args, **options: _P.kwargs) -> int:
@@ -231,7 +231,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--seconds", type=click.FloatRange(0.1, 120), default=3.0, show_default=True, metavar="S",
               help="Time of each measurement.")  # fmt: skip
 @click.option("--run", "recording", metavar="RUN", shell_complete=complete_runs(),
-              help="Compare with what the GPUs of this run ate.")  # fmt: skip
+              help="Compare with the samples that this run needed.")  # fmt: skip
 @click.option("--scratch", type=click.Path(path_type=Path), metavar="DIR",
               help="Where samples are packed, on the same file system (default: beside DATA).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
@@ -297,7 +297,7 @@ def try_command(
 
 
 def _run_folder(recording: str | None) -> Path | None:
-    """Return the folder of ``--run``; raise an error with exit status 2 where it can't be read."""
+    """Return the run folder of ``--run``; raise an error with exit status 2 if it can't be read."""
     if recording is None:
         return None
     from ..telemetry.sample import SourceError  # noqa: PLC0415
@@ -360,7 +360,7 @@ def _table(rates: "tuple[Rate, ...] | list[Rate]") -> list[str]:
 
 
 class _Progress:
-    """Table of what is measured on stderr, redrawn in place; lines where stderr is not a terminal."""
+    """Table of measurements on stderr, redrawn in place; plain lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._table = LiveTable() if LiveTable.is_supported() else None

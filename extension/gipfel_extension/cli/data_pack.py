@@ -258,7 +258,7 @@ def _write_shards(source: Path, target: Path, shard_size: int, readers: int, *, 
 
 
 class _Progress:
-    """Plan and progress on stderr; the estimate of the time left is by bytes."""
+    """Plan and progress on stderr; the remaining time is estimated from bytes."""
 
     def __init__(self) -> None:
         self._table = LiveTable() if LiveTable.is_supported() else None

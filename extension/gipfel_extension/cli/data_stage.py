@@ -31,7 +31,7 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ValueError
-        It is not a size.
+        The text is not a size.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
@@ -135,7 +135,7 @@ def stage(
 
 
 def _source(text: str) -> str:
-    """Return the absolute path of data that is named by a path or below a storage class."""
+    """Return the absolute path for a path or a ``CLASS:PATH`` below a storage class."""
     from gipfel_cluster.storage_classes import resolve_path  # noqa: PLC0415 - pydantic
 
     if text.startswith(OBJECTS):
@@ -196,7 +196,7 @@ def _follow(folder: Path, *, as_json: bool) -> int:
 
 
 def progress_lines(state: "TransferState") -> list[str]:
-    """Return the lines of a progress table: all nodes, then those that need most time."""
+    """Return the lines of a progress table: the total, then the nodes that need most time."""
     if not state.copies:
         return [f"{state.name}: {state.reason or state.phase}"]
     usable = [each for each in state.copies if each.phase != "failed"]
@@ -287,14 +287,14 @@ def status(*, as_json: bool) -> int:
 
 
 def stage_of_options(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Take the options about staging out of those of a command; return None without data."""
+    """Remove the staging options from a command's options and return them; None if no data is given."""
     data = tuple(_source(each) for each in options.pop("stage", ()))
     tier, on_failure = options.pop("stage_to", "auto"), options.pop("stage_on_failure", "continue")
     return {"data": data, "to": tier, "on_failure": on_failure} if data else None
 
 
 def stage_options(command: Any) -> Any:
-    """Add the options about staging to a command."""
+    """Decorate a command with the staging options."""
     for option in (
         click.option(
             "--stage-on-failure",

@@ -100,7 +100,7 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
 
 
 def _image_verdict(checked: "Resolution") -> "SecurityVerdict | None":
-    """Return what is known of the image of an EDF that is valid; None without an image."""
+    """Return the verdict on the image of a valid EDF; None without an image."""
     from ..gate.scan.verdict import image_verdict  # noqa: PLC0415
 
     return image_verdict(checked.edf.image) if checked.edf and checked.edf.image else None

@@ -1,4 +1,4 @@
-"""``gipfel image``: builds images for EDFs, shows what they are made of, verifies and compares them."""
+"""``gipfel image``: build images for EDFs, show how they were built, verify and compare them."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def build(
         start_build(folder, os.environ)
         click.echo(folder.name)
         return 0
-    # One that continues has its log already, which has all of its lines.
+    # A build in a job has its own log, which already has all lines.
     built = run_build(folder, os.environ, (lambda _: None) if of_job else report)
     _print_built(built.to_json(), as_json=as_json)
     return 0
@@ -135,7 +135,7 @@ def _print_built(built: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _wait(folder: Path, *, as_json: bool) -> int:
-    """Follow the job of a build until it ends, and print what it has made."""
+    """Follow the job of a build until it ends, and print the built files."""
     from gipfel_cluster.workloads.directory import MAX_BYTES  # noqa: PLC0415
     from gipfel_cluster.workloads.kinds import Workloads  # noqa: PLC0415
 
@@ -180,7 +180,7 @@ def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
 
 
 def _job(options: dict[str, Any]) -> "BuildJob | None":
-    """Return the resources of a job of the build's own; None where no option asks for one."""
+    """Return the resources of a separate job for the build; None if no option requests one."""
     from ..images.build import BuildJob  # noqa: PLC0415
 
     values = {name: options[name] for name in BuildJob.model_fields if options[name]}
@@ -215,7 +215,7 @@ def show(*, path: Path, as_json: bool) -> int:
     signed = f"signed by {verification.signer}" if verification.signer else verification.reason
     click.echo(f"{path.name}: {verification.verdict}, {signed}")
     programs = ", ".join(f"{name} {number}" for name, number in sorted(record.tools.items()))
-    # Another user's statement must not write lines of its own, or control the terminal.
+    # The statement may be another user's: it must not add lines or control the terminal.
     click.echo(one_line(f"built {record.finished} by {programs}; {record.packages} packages"))
     inputs = ((one_line(each.name), one_line(each.sha256)) for each in record.inputs)
     for line in table_lines([("INPUT", "SHA-256"), *inputs]):

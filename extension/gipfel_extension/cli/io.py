@@ -1,4 +1,4 @@
-"""``gipfel io``: what a run read and wrote, from where, and how its file systems answered."""
+"""``gipfel io``: input and output of a run by file system and access pattern, and file system latency."""
 
 import json
 import textwrap
@@ -150,7 +150,7 @@ def _file_lines(files: "Sequence[FilesRow]") -> list[str]:
 
 
 def _ranks(periods: "Sequence[Period]") -> list[dict[str, Any]]:
-    """Return the mean rates of each rank over the time in which it was seen."""
+    """Return the mean rates of each rank over the time in which it was recorded."""
     names = ("read", "written", "storage_read", "storage_written", "reads", "writes", "blocked")
     sums: dict[int | None, dict[str, float]] = defaultdict(lambda: dict.fromkeys(names, 0.0))
     seconds: dict[int | None, float] = defaultdict(float)

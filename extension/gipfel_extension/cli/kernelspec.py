@@ -1,6 +1,6 @@
-"""Kernelspecs that ``gipfel kernel`` writes: where Jupyter finds them, and what stands in them.
+"""Kernelspecs that ``gipfel kernel`` writes: their content and the directories where Jupyter finds them.
 
-Check whether a Python can be a kernel, by running that Python where the kernel will run.
+The probes check whether a Python can run a kernel, by running that Python where the kernel will run.
 """
 
 import json
@@ -27,7 +27,7 @@ from ..telemetry.files import read_regular
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FILE = "kernel.json"
 _MAX_BYTES = 1 << 20
-# Jupyter puts its own interpreter for the first word, and its own prefix for {prefix}.
+# Jupyter replaces the first word with its own interpreter, and {prefix} with its own prefix.
 _ENTER = ("python3", "-I", "-m", "gipfel_cluster.broker.kernel")
 _START = "{prefix}/kernels/start.py"
 _OF_THE_SERVER = frozenset(("python3", "python", "gipfel", "image"))
@@ -67,7 +67,7 @@ class KernelSpec(Frozen, extra="ignore"):
 
 
 def edf_kernel(edf: str, python: str, display_name: str) -> KernelSpec:
-    """Describe a kernel in another EDF's container, where `python` is image, runtime or a path."""
+    """Return a kernel's spec in another EDF's container; `python` is ``image``, ``runtime`` or a path."""
     argv = (*_ENTER, "--edf", edf, "--python", python, "-f", "{connection_file}")
     return KernelSpec(
         argv=argv, display_name=display_name, metadata=_Metadata(gipfel=Origin(edf=edf, python=python))
@@ -75,7 +75,7 @@ def edf_kernel(edf: str, python: str, display_name: str) -> KernelSpec:
 
 
 def venv_kernel(venv: Path, display_name: str, *, started: bool) -> KernelSpec:
-    """Describe a kernel of a virtual environment, `started` by the runtime where it has no ipykernel."""
+    """Return a kernel's spec in a virtual environment; `started` by the runtime if it lacks ipykernel."""
     first = (_START,) if started else ("-m", "ipykernel_launcher")
     return KernelSpec(
         argv=(str(venv / "bin" / "python"), *first, "-f", "{connection_file}"),
@@ -86,7 +86,7 @@ def venv_kernel(venv: Path, display_name: str, *, started: bool) -> KernelSpec:
 
 
 def kernel_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the directories of a user's kernels, with and without a mounted home directory."""
+    """Return a user's kernel directories, for servers with and without a mounted home directory."""
     home = Path(environment.get("HOME") or Path.home())
     own = Path(environment.get("JUPYTER_DATA_DIR") or home / ".local" / "share" / "jupyter")
     apart = home / ".gipfel" / "server" / "data"
@@ -171,7 +171,8 @@ def _read(folder: Path) -> KernelSpec | None:
 _LIMIT_S = 30
 _MAX_OUTPUT_BYTES = 1 << 16
 
-# For any Python since 3.9: what the runtime's start file says of it, or whether it has an ipykernel.
+# Program for any Python since 3.9: prints what the runtime's start file says about it, or whether it has
+# ipykernel.
 _OF_A_PYTHON = """
 import json, os, runpy, sys
 messages, usable = [], True
@@ -184,8 +185,8 @@ except Exception as error:  # noqa: BLE001 - any error of the set-up is the answ
 print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "usable": usable, "messages": messages}))
 """
 
-# For the runtime's Python in the container: it looks for the other one, which may hang, flood, or leave
-# something behind that holds its output open.
+# Program for the runtime's Python in the container: it finds and probes the other Python, which may hang,
+# print without end, or leave a process behind that keeps its output open.
 _OF_A_CONTAINER = """
 import json, os, resource, shutil, signal, subprocess, sys
 found = shutil.which(sys.argv[1])

@@ -75,7 +75,7 @@ def build_spec(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
 
 
 def gate_of_options(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Take the options about a gate out of those of a command; return None where they declare none."""
+    """Remove the gate options from a command's options and return them; None if they declare no gate."""
     hosts = tuple(options.pop("allowed_hosts", ()))
     closed, mode = options.pop("no_network", False), options.pop("gate_mode", "refuse")
     if closed and hosts:

@@ -1,4 +1,4 @@
-"""Output of `gipfel launch`: lists of launches, one launch, logs with a rank before each line."""
+"""Output of `gipfel launch`: lists of launches, one launch, logs with the rank at the start of each line."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from ..training.launches.logs import Cursor, last_lines, read_logs
 from ..training.record import STATE, LaunchState, find_folder, known_folders
 from .terminal import Status, follow_logs, print_line, print_logs, printable, report_line, shorten
 
-#: Ranks look once a second.
+#: Seconds to wait for dumps; ranks check for requests once a second.
 _DUMP_S = 3.0
 _MAX_FILES = 16
 #: Exit status of `gipfel flight-recorder` for dumps that can't be read.
 _UNREADABLE = 2
-# A page of a log that is printed as a whole: of all ranks together, and of one rank at least.
+# Bytes read at a time when a whole log is printed: of all ranks together, and at least of one rank.
 _PAGE_BYTES, _MIN_BYTES = 16 << 20, 1 << 20
 
 
@@ -121,7 +121,7 @@ def show_one(which: str, *, as_json: bool) -> int:
 
 
 def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
-    """Return one sentence for each advice of the previous launch, with its effect."""
+    """Return one sentence for each advice given for the previous launch, with its effect."""
     if not state.ended:
         return ()
     from ..training.launches.score import launch_advice_effect  # noqa: PLC0415
@@ -165,7 +165,7 @@ def stop_one(which: str) -> int:
 
 
 def show_flight(which: str, *, now: bool, as_json: bool) -> int:
-    """Print who keeps the others waiting; problems with single files of a JSON report are on stderr."""
+    """Print the ranks that others wait for; with JSON output, problems with single files are on stderr."""
     from ..training.flight_recorder import report_of  # noqa: PLC0415
 
     try:
@@ -195,7 +195,7 @@ def request_dumps(folder: Path) -> None:
     Raises
     ------
     GipfelError
-        It is not a launch.
+        The directory is not that of a launch.
     """
     if not (folder / STATE).exists():
         raise GipfelError(f"{folder} is not a launch.", "--now is for launches: name one by its ID.")

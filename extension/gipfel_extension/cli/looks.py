@@ -1,4 +1,4 @@
-"""``gipfel stacks``, ``trace`` and ``memory``: look into running ranks of a launch."""
+"""``gipfel stacks``, ``trace`` and ``memory``: request stacks, traces or snapshots from running ranks."""
 
 import json
 import os
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ..training.launches.requests import Look, LookRequest, RankAnswer
 
 _INTERRUPTED = 130
-#: Longest wait for stacks; for a flame graph its seconds are added.
+#: Longest wait for stacks, in seconds; for a flame graph, its duration is added.
 _STACKS_S = 60.0
-#: A little longer than ranks wait for the steps of a trace.
+#: Longest wait for a trace, in seconds; a little longer than ranks wait for its steps.
 _STEPS_S = 630.0
 _MOST_FRAMES = 40
-#: Programs of the launch and modules of Python that run the user's script.
+#: Files of Gipfel and Python that run the user's script; their frames are not shown.
 _STARTERS = re.compile(r"/launches/[0-9]+/(run|program|step_hooks)\.py$|^<frozen runpy>$|/runpy\.py$")
 _SPEEDSCOPE = "https://www.speedscope.app"
 _MEMORY_VIEWER = "https://pytorch.org/memory_viz"
@@ -187,7 +187,7 @@ def _request(folder: Path, ranks: str, what: Any, details: dict[str, Any]) -> "L
 
 
 def _agreed(request: "LookRequest", folder: Path, *, yes: bool) -> bool:
-    """Print the cost, and ask on a terminal."""
+    """Print the cost; on a terminal, ask whether to proceed."""
     from ..job.looks import cost_of  # noqa: PLC0415
 
     report_line(f"cost: {cost_of(request)} The files are kept in {folder / 'deeper'}.")
@@ -268,7 +268,7 @@ def _tell_viewer(look: "Look", svg: str) -> None:
 
 
 def stack_lines(look: "Look") -> list[str]:
-    """Return the main threads' stacks, those of ranks that are at the same place together."""
+    """Return the lines of the main threads' stacks; ranks with equal stacks are shown together."""
     from ..training.launches.requests import main_frames  # noqa: PLC0415
 
     groups: dict[tuple[tuple[str, str, str], ...], list[int]] = {}

@@ -11,7 +11,7 @@ from .completion import print_completions
 from .terminal import examples, report_line
 
 _INTERRUPTED = 130
-#: The variables of each module that hold commands.
+#: Names of the variables that hold commands, by module.
 _MODULES = {
     "account": (
         "doctor",
@@ -92,7 +92,7 @@ _PLACES = {
 
 
 class _Commands(click.Group):
-    """A group that imports a command when it is needed: all of them take longer to import than many run."""
+    """A group that imports a command when it is needed: importing all takes longer than many commands run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(_PLACES)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _UNREADABLE = 2
 _WATCH_S = 2.0
-#: Files that are named in notes; further ones are counted.
+#: Largest number of files named in notes; further files are only counted.
 _MAX_NOTES = 20
 
 
@@ -100,7 +100,7 @@ def _add(follower: "Follower", place: Path, logs: "Kind | None") -> None:
         if (place / "launches").is_dir():
             follower.search(place / "launches", logs=logs)
     elif (place / "telemetry").is_dir():
-        # A run folder has other JSON lines too, of events.
+        # A run folder also has JSON lines of events, so name the file of metrics.
         follower.add(place / METRICS_FILE)
     elif place.is_dir():
         follower.search(place, logs=logs)
@@ -115,7 +115,7 @@ def _source(file: "FileSummary", place: Path) -> str:
 
 
 def _watch(follower: "Follower", place: Path, name: str, logs: "Kind | None") -> int:
-    """Print the values of a metric as they are written; also those of files that are new."""
+    """Print the values of a metric as they are written, including those in new files."""
     try:
         while True:
             for _, scalars in follower.poll():

@@ -294,7 +294,7 @@ def _progress(name: str) -> "Progress":
 
 
 def _token(path: Path | None) -> str:
-    """Return the token of a file that only its owner can read, else of the environment.
+    """Return the token in a file that only its owner can read, else the token in the environment.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""The run folder of a recorded command: its name, its record, and who of several tasks writes what.
+"""The run folder of a recorded command: its name, its record, and which of several tasks writes what.
 
-The recorder process beside a command: what becomes of it never touches the command.
+`CommandRecorder` is the recorder process beside a command; its failure never affects the command.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from gipfel_cluster.scheduler.notation import expand_hostlist
 from ..telemetry.files import open_log, read_tail
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
-#: From here on Slurm's step ids mean the batch script, an allocation's shell and the like.
+#: Slurm's step IDs from this one on stand for the batch script, an allocation's shell and similar steps.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
@@ -308,10 +308,10 @@ class CommandRecorder:
 
 
 def _metrics_arguments(path: Path, pattern: str = "") -> list[str]:
-    """Return the recorder's arguments for what the command logs.
+    """Return the recorder's arguments for the metrics that the command logs.
 
-    Lines of a file of JSON lines, which also has another name where it does not exist yet, count from its
-    present end on; of other files and directories what is newer than now.
+    In a file of JSON lines, or a file that does not exist yet, lines after its present end count; in other
+    files and directories, values that are newer than now.
     """
     from ..tracking.find import kind_of  # noqa: PLC0415 - most commands name none
 
@@ -324,6 +324,6 @@ def _metrics_arguments(path: Path, pattern: str = "") -> list[str]:
         or not (path.exists() or path.suffix)
     ):
         return ["--metrics", str(path), "--metrics-since", str(time.time_ns())]
-    # So that nothing is lost while the recorder starts.
+    # Determine the end now, so that no lines are lost while the recorder starts.
     start = path.stat().st_size if path.is_file() else 0
     return ["--metrics", str(path), "--metrics-start", str(start)]

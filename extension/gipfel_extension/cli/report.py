@@ -78,7 +78,7 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
-    # Not of a server on this machine: the file may be read elsewhere.
+    # Don't link to a server on this machine, since the file may be read elsewhere.
     base = server_url(os.environ, ()) if (path / "telemetry").is_dir() else ""
     page = _page(replace(content, job_page=job_link(base, path.name) if base else ""), static=static)
     try:
@@ -184,10 +184,10 @@ def job_link(base: str, name: str) -> str:
 
 
 def server_url(environment: Mapping[str, str], local_servers: Iterable[Mapping[str, Any]]) -> str:
-    """Return the URL of the server in whose terminal this is, else of the newest one on this machine.
+    """Return the URL of the server in whose terminal this command runs, else of the newest on this machine.
 
-    On a hub without a configured public URL it starts with the address of the user's browser; where that is
-    unknown, too, it is the server's prefix. The URL has no token.
+    On a hub without a configured public URL, the URL starts with the address in the user's browser; if that
+    is unknown, too, it is only the server's path. The URL has no token.
     """
     prefix = environment.get("JUPYTERHUB_SERVICE_PREFIX", "")
     if prefix:

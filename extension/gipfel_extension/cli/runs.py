@@ -35,7 +35,7 @@ def run_lines(runs: "Sequence[Run]") -> list[str]:
 
 
 def facts_of(row: "TableRow") -> dict[str, str]:
-    """Return what `gipfel runs show` prints, by name; ``-`` for what is unknown."""
+    """Return the facts that `gipfel runs show` prints, by name; ``-`` stands for unknown."""
     # A positional argument has its position as its name.
     parameters = " ".join(
         value if name.isdecimal() else f"{name}={value}" for name, value in row.parameters.items()
@@ -315,7 +315,7 @@ def prune(*, keep: int, older: int | None, yes: bool) -> int:
 
 
 def _removable(*, older: int, keep: int | None = None) -> "list[Run]":
-    """Return the runs to remove; `keep` is the number of newest runs that remain beside tagged ones."""
+    """Return the runs to remove; `keep` is the number of newest runs to keep in addition to tagged ones."""
     from gipfel_cluster.workloads.run_folders import check_jobs, list_runs  # noqa: PLC0415
 
     found = list(list_runs(os.environ))

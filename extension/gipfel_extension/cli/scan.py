@@ -174,7 +174,7 @@ def _print(document: "ScanDocument") -> None:
     from gipfel_cluster.model import one_line  # noqa: PLC0415
 
     def echo(line: str, indent: str = "") -> None:
-        # The name of a file must not write lines of its own, or control the terminal.
+        # A file name must not add lines or control the terminal.
         click.echo(f"{indent}{one_line(line)}")
 
     for item in document.items:

@@ -205,7 +205,7 @@ def _owner(path: Path) -> str:
 
 
 def _event_rows(path: Path, events: tuple[Event, ...]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the newest events, then what the steps show: interruptions and changes of the pace."""
+    """Yield the newest events, then interruptions of the steps and changes of the pace."""
     yield from ((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MAX_EVENTS:])
     with suppress(SourceError):
         found = diagnose_run(path)
@@ -283,7 +283,7 @@ def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
 
 
 def _plotted_metrics(figure: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
-    """Return the metrics that a figure has lines for, by the names in its legend."""
+    """Return the metrics that a figure has lines for, keyed by the names in its legend."""
     lines = {
         str(trace.get("uid", "")).rpartition("/")[2]: str(trace.get("name", "")) for trace in figure["data"]
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..services.hub_services import HubServices
 
 _PAUSE_S, _QUEUED_PAUSE_S = 0.3, 2.0
-#: Nanoseconds after a submission from which each look at a queued service queries the scheduler.
+#: Nanoseconds after a submission from which each check of a queued service queries the scheduler.
 _SOON_NS = 30 * 10**9
 
 
@@ -228,7 +228,7 @@ def _up_in_hub(
     from ..services.plan import parameter_values  # noqa: PLC0415
 
     found = find_blueprint(blueprint, directory=Path.cwd(), environment=os.environ)
-    # Checked here, too, because the hub reports a mistake only after it has stored the options.
+    # Check the values here, too, because the hub reports a mistake only after it has stored the options.
     parameter_values(found, typed)
     is_file = "/" in blueprint or blueprint.endswith((".yaml", ".yml"))
     name = options["name"] or found.name
@@ -293,7 +293,7 @@ def _wait_until_running(name: str) -> str:
         if status != reported:
             reported = status
             report_line(status)
-        # From `_SOON_NS` on, each look at a queued job queries the scheduler.
+        # From `_SOON_NS` on, each check of a queued job queries the scheduler.
         is_soon = found.started_ns or time.time_ns() - found.created_ns < _SOON_NS
         time.sleep(_PAUSE_S if is_soon else _QUEUED_PAUSE_S)
 

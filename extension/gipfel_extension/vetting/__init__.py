@@ -1,5 +1,5 @@
-"""Vetting: find unhealthy nodes before training, and the part of each that is at fault.
+"""Vetting: find unhealthy nodes before training, and the component of each that is at fault.
 
-Nothing is imported here: the GPU readings (`gpus`), the statistics, the reference values and the probes
-(`checks/probes`) are used where pydantic is not installed.
+This module imports nothing, because the GPU readings (`gpus`), the statistics, the reference values and the
+probes (`checks/probes`) also run where pydantic is not installed.
 """

@@ -29,7 +29,7 @@ from .probing import ProbeRunner, ProbeSpec
 #: Seconds between NTP's epoch (1900) and Unix's.
 _NTP_EPOCH = 2_208_988_800
 _NTP_PORT = 123
-#: Characters that are read of a file in /proc or /sys at most.
+#: Largest number of characters that are read from a file in /proc or /sys.
 _MAX_TEXT_CHARACTERS = 4_000_000
 
 
@@ -51,7 +51,7 @@ class Host(Protocol):
         """Return the entries of a directory, sorted."""
 
     def run(self, argv: Sequence[str], seconds: float) -> ProgramResult:
-        """Run a program; raise FileNotFoundError where it is missing, TimeoutError where it doesn't end."""
+        """Run a program; raise FileNotFoundError if it is missing, TimeoutError if it doesn't end in time."""
 
     def affinity(self) -> frozenset[int]:
         """Return the CPUs that this process may run on."""
@@ -200,8 +200,8 @@ class CheckContext:
 class Check(Protocol):
     """Check of a GPU or a node: a frozen pydantic model whose fields are its parameters.
 
-    A check need not catch errors: `run_check` makes a verdict that does not pass of an exception, of
-    `MissingRequirement`, and of the time limit.
+    A check need not catch errors: `run_check` turns exceptions, `MissingRequirement` and exceeded time limits
+    into verdicts that do not pass.
     """
 
     type: ClassVar[str]
@@ -236,7 +236,7 @@ class MissingRequirement(GipfelError):  # noqa: N818 - not an error of the progr
     Parameters
     ----------
     owner
-        Whose fault it is; None where the check does not know.
+        Owner of the fault; None if the check does not know.
     """
 
     def __init__(self, problem: str, fix: str = "", owner: Owner | None = None) -> None:

@@ -9,9 +9,9 @@ from ..protocol import ProtocolCheck, VettingProtocol
 from ..statistics import NORMAL, mad
 from ..threshold import Threshold, with_unit
 
-#: With fewer measurements, their median is not used.
+#: Least number of measurements from which their median is used.
 _MIN_MEASUREMENTS = 3
-#: Least spread of measurements, as a share: a few equal ones show none.
+#: Least spread of measurements that is assumed, as a share, since a few equal measurements show none.
 _MIN_SPREAD = 0.005
 
 
@@ -25,7 +25,8 @@ def compare_with_allocation(
     Parameters
     ----------
     baselines
-        Stored baseline in base units by check type and GPU model, which is empty for checks without a GPU.
+        Stored baselines in base units by check type and GPU model; the model is empty for checks without a
+        GPU.
     """
     entries = {entry.name: entry for entry in protocol.checks if entry.threshold is not None}
     groups: dict[tuple[str, str], list[CheckResult]] = defaultdict(list)

@@ -15,19 +15,19 @@ from .measurements import LOW_MODE_DEVIATIONS, PairState, Reading
 
 #: A node is bad from this share of `bad_below` on, so that one exactly at `bad_below` is found.
 _BAD_FROM = 0.85
-#: Confidence that is reported at most.
+#: Highest confidence that is reported.
 _MAX_CONFIDENCE = 0.999
-#: Standard deviation of the median of n normal samples: this times that of a sample, divided by the root of
-#: n.
+#: Factor from the standard deviation of a normal sample, divided by the square root of n, to the standard
+#: deviation of the median of n samples.
 _MEDIAN_DEVIATION = 1.2533
 _MAX_NAMES = 4
-#: Standard deviation of a fabric's paths that is assumed, as a share, and its weight in degrees of freedom.
+#: Assumed standard deviation between a fabric's paths, as a share, and its weight in degrees of freedom.
 _PATH_DEVIATION, _PATH_WEIGHT = 0.02, 3
-#: A node fails only if the probability that its paths are slow, and not the node, is at most this.
+#: A node fails only if the probability that its paths are slow instead of the node is at most this.
 _MAX_PATH_PROBABILITY = 0.0003
 #: A node is not cleared if the spread of its samples is more than this times `bad_below`.
 _MAX_SPREAD = 2.0
-#: Good partners that a node needs if the rounds were cut short.
+#: Number of good partners that a node needs if the rounds ended early.
 _MIN_PARTNERS = 3
 _MORE_TIME = "Vet it again with a longer --time-limit."
 _SMALL_LOSS = "It slows a large run down a little. Exclude it if you have spare nodes."
@@ -104,7 +104,7 @@ def _verdict(  # noqa: PLR0911 - one return for each kind of verdict
 
 
 def _unmeasured(node: str, readings: Sequence[Reading], state: PairState) -> tuple[Verdict, str, str] | None:
-    """Return the verdict on a node without measurements; None where it has measurements."""
+    """Return the verdict on a node without measurements; None if it has measurements."""
     silent = [each for each in state.measurements if node in each.accused]
     if silent:
         error = silent[0].error or "It did not respond."
@@ -220,7 +220,7 @@ def _deviation_of_slow_paths(node: str, evidence: Evidence) -> float:
     is pooled within these two groups and within the same group of each other convicted node, together with an
     assumed one (`_PATH_DEVIATION`), because few pairs estimate it poorly.
     """
-    # Under a convicted node its pairs, under None the pairs without one.
+    # Pairs by the convicted node in them; the key is None for pairs without one.
     by_node: dict[str | None, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in {id(each): each for own in evidence.readings.values() for each in own}.values():
         convicted = evidence.convicted & set(each.pair)
@@ -295,7 +295,7 @@ def _unclear_verdict(node: str, state: PairState, evidence: Evidence) -> tuple[V
 
 
 def _link_result(link: tuple[str, str], state: PairState, evidence: Evidence) -> CheckResult | None:
-    """Return the result of a faulty link; None where noise may be the cause."""
+    """Return the result of a faulty link; None if noise may be the cause."""
     readings = [each for each in evidence.readings[link[0]] if each.other(link[0]) == link[1]]
     slow = [each for each in readings if each.slow]
     below = _below(slow)

@@ -21,10 +21,10 @@ from .measurements import (
 )
 from .suspicion import Explanation, Ledger, explain_slow_readings
 
-#: With fewer pairs of other nodes, being the slowest may be a coincidence.
+#: Least number of pairs of other nodes: with fewer, being the slowest may be a coincidence.
 _MIN_OTHER_PAIRS = 3
 _MIN_PARTNERS = 3
-#: With fewer rounds, each pair of the node may have been congested.
+#: Least number of rounds: with fewer, each pair of the node may have been congested.
 _MIN_ROUNDS = 5
 #: If a larger share of the readings is slow without an explanation, no node can be cleared.
 _MAX_UNEXPLAINED = 0.4

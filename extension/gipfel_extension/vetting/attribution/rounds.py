@@ -8,7 +8,7 @@ from .evidence import Evidence, collect_evidence, slow_groups
 from .measurements import PairRound, PairState, PlannedPair
 from .suspicion import MIN_SLOW_OF_LINK
 
-#: Rounds with a busy fabric that are repeated at most.
+#: Largest number of rounds with a busy fabric that are repeated.
 _REPEATS = 3
 #: With at most this many nodes, a slow link can't be distinguished from a slow node.
 _TOO_FEW_FOR_LINKS = 3
@@ -228,7 +228,7 @@ def _repeated_pairs(
     chosen = sorted(
         (pair for pair in evidence.recheck if times[pair] < enough), key=lambda pair: -times[pair]
     )
-    # In the direction in which they were slow.
+    # Repeat them in the direction in which they were slow.
     directed = {reading.pair: reading.nodes for first, _ in chosen for reading in evidence.readings[first]}
     return [directed[pair] for pair in chosen]
 

@@ -13,18 +13,19 @@ from dataclasses import dataclass, field
 
 from .measurements import Reading
 
-#: Probability with which a node, or a pair, of an allocation without faults is convicted at most.
+#: Upper bound of the probability that any node, or any pair, of an allocation without faults is convicted.
 CONVICTION_LEVEL = 0.002
 #: Up to this probability, for the whole allocation, a node is not cleared.
 DOUBT_LEVEL = 0.05
-#: A link is at fault if it was slow at least so often, and each of its nodes was good with so many others.
+#: A link is at fault if it was slow at least this often, and each of its nodes was good with this many
+#: others.
 MIN_SLOW_OF_LINK, _MIN_GOOD_OF_NODES = 3, 2
 _MIN_PARTNERS = 2
-#: Slow partners of a node that is slow in one direction, at least.
+#: Least number of slow partners of a node that is slow in one direction.
 _MIN_ONE_WAY = 3
-#: A node that was slow at least so often, and in half of its readings, is not cleared.
+#: A node that was slow at least this often, and in half of its readings, is not cleared.
 _MIN_SLOW_OFTEN = 3
-#: Suspects that are tested together at most.
+#: Largest number of suspects that are tested together.
 _MAX_TOGETHER = 128
 
 
