@@ -142,7 +142,7 @@ def _share_seconds(text: str) -> int:
 
 
 def _tunnel_of(name: str) -> tuple[str, str]:
-    """Return address and token of a service that does not speak HTTP; of another user's as ``OWNER/NAME``."""
+    """Return address and token of a service that does not speak HTTP; another user's is ``OWNER/NAME``."""
     from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
     from ..services.start import service_url  # noqa: PLC0415
 
@@ -165,7 +165,7 @@ def _tunnel_of(name: str) -> tuple[str, str]:
 
 
 def _access_token(folder: Path, expires_s: int) -> str:
-    """Return a token that gives access to a service: a new one of its hub, else the service's own."""
+    """Return a token that gives access to a service: a new token of its hub, else the service's own."""
     from ..services.directory import HUB, read_spec, read_token  # noqa: PLC0415 - pydantic
     from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
 
@@ -191,7 +191,7 @@ def service_folder(name: str) -> Path:
 
 
 def _public_url(path: str) -> str:
-    """Return the address for browsers; only its path if the hub does not tell its own address."""
+    """Return the address for browsers; only its path if the hub does not report its own address."""
     from urllib.parse import urljoin  # noqa: PLC0415
 
     host = os.environ.get("JUPYTERHUB_PUBLIC_URL") or os.environ.get("JUPYTERHUB_PUBLIC_HUB_URL", "")
@@ -207,7 +207,7 @@ def _is_raw(folder: Path) -> bool:
 
 
 def how_to_connect(folder: Path) -> tuple[str, ...]:
-    """Return how people and programs reach a running service, one line each."""
+    """Return lines that say how people and programs reach a running service."""
     from ..services.directory import HUB, read_service_state  # noqa: PLC0415 - pydantic
 
     if _is_raw(folder):
@@ -359,7 +359,7 @@ def _target(options: dict[str, Any]) -> "Target":
 
 
 def _edf(name: str) -> tuple[str, dict[str, str]]:
-    """Return image and variables of an EDF; empty without one."""
+    """Return image and variables of an EDF; both are empty without an EDF."""
     from gipfel_cluster.edf import load_edf  # noqa: PLC0415 - pydantic
 
     if not name:

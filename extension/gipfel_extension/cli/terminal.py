@@ -48,7 +48,7 @@ class LiveTable:
         size = shutil.get_terminal_size()
         visible = [line[: size.columns - 1] for line in lines[: max(1, size.lines - 1)]]
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
-        # Clears each line to its end, and the rest of a longer previous table.
+        # Clear each line to its end, and the rest of a longer previous table.
         sys.stderr.write(up + "".join(f"{line}\x1b[K\n" for line in visible) + "\x1b[J")
         sys.stderr.flush()
         self._drawn = len(visible)
@@ -121,7 +121,7 @@ def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> l
 
 
 class Status(NamedTuple):
-    """State of a workload that is followed: one line about it, and how it ended."""
+    """State of a workload that is followed: one line about it, and its outcome if it has ended."""
 
     line: str
     ended: bool
@@ -158,7 +158,7 @@ def print_line(line: "LogLine") -> None:
 
 
 def print_logs(read_page: "Callable[[Cursor | None], LogPage]") -> None:
-    """Print all that a log holds now."""
+    """Print the present content of a log."""
     cursor = None
     while True:
         page = read_page(cursor)
@@ -193,7 +193,7 @@ def follow_logs(
     reported = ""
     try:
         while True:
-            # Before the page, so that the page after the end is complete.
+            # Read the state before the page, so that the page after the end is complete.
             status = read_status()
             page = read_page(cursor)
             cursor = page.cursor

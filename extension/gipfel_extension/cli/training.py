@@ -173,7 +173,7 @@ def _can_resume(directory: Path, checkpoints: list["Checkpoint"]) -> bool:
     finished = [
         each
         for each in checkpoints
-        # A damaged manifest names no run.
+        # A checkpoint with a damaged manifest has no run.
         if (run is None or each.run == run or (each.state == "damaged" and not each.run))
         and each.state != "writing"
         and not each.path.name.startswith(".step-")
@@ -182,7 +182,7 @@ def _can_resume(directory: Path, checkpoints: list["Checkpoint"]) -> bool:
 
 
 def _places(place: str) -> tuple[list[Path], Path | None]:
-    """Return a directory, or those that the plans of a run's launches name and the run's folder."""
+    """Return the given directory, or the directories in the plans of a run's launches, and the run folder."""
     if Path(place).is_dir() and not (Path(place) / "record.json").exists():
         return [Path(place).absolute()], None
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
@@ -222,7 +222,7 @@ def _print(report: "CheckpointReport") -> None:
 
 
 def _print_dips(report: "CheckpointReport") -> None:
-    """Print the cost of each checkpoint of a run, of the newest last, and in all."""
+    """Print the cost of each checkpoint of a run, the newest last, and the total cost."""
     if report.cost is None:
         return
     writes = {each.end_ns: each for each in report.writes}

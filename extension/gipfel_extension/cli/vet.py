@@ -154,7 +154,7 @@ def vet(
 
 
 def _check_options(time_limit: float | None, json_file: str) -> None:
-    """Raise an error of the options before the run rather than after it."""
+    """Check the options, so that errors are raised before the run instead of after it."""
     if time_limit is not None and not math.isfinite(time_limit):
         raise click.UsageError("--time-limit must be a number of seconds.")
     if json_file not in {"", "-"} and not (folder := Path(json_file).expanduser().parent).is_dir():
@@ -240,7 +240,7 @@ def _tell_result(session: "Session", lines: list[str]) -> None:
     report = session.report
     for line in lines:
         click.echo(line)
-    # Long words are not broken, so that a list of nodes can be copied.
+    # Don't break long words, so that a list of nodes can be copied.
     for line in textwrap.wrap(report.outcome, _WIDTH, break_long_words=False, break_on_hyphens=False):
         click.echo(line)
     if report.exclude:

@@ -372,7 +372,7 @@ def follow_workload(
     *,
     quiet: bool = False,
 ) -> int:
-    """Print a workload's logs until it ends, and return its exit status; `quiet` prints states alone."""
+    """Print a workload's logs until it ends, and return its exit status; `quiet` prints only states."""
     from gipfel_cluster.workloads.logs import LogFiles, read_logs  # noqa: PLC0415
 
     name, looked = f"{workload.kind}:{workload.id}", 0.0

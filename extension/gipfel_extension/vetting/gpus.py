@@ -11,21 +11,21 @@ from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
-#: NVLinks of a GPU that are queried at most.
+#: Largest number of NVLinks of a GPU that are queried.
 _MAX_LINKS = 36
 #: NVML's errors for a link beyond the last: invalid argument, not supported.
 _NO_SUCH_LINK = (2, 3)
 
 
 class ReadingError(Exception):
-    """Error where GPUs can't be read: there is no driver, Python module or GPU.
+    """GPUs can't be read: there is no driver, Python module or GPU.
 
     Parameters
     ----------
     problem
-        What is wrong, as one sentence.
+        The problem, as one sentence.
     fix
-        What to do.
+        What to do about it, as one sentence.
     """
 
     def __init__(self, problem: str, fix: str = "") -> None:

@@ -64,7 +64,7 @@ class FaultyComponent(Frozen):
     checks
         Names of the checks.
     owner
-        Whose fault it is (see `Owner`), possibly not theirs; empty where it is unknown.
+        Owner of the fault (see `Owner`), which may be another component; empty if unknown.
     """
 
     who: str
@@ -81,7 +81,7 @@ class VettingGrid(Frozen):
     Parameters
     ----------
     started_ns, ended_ns
-        UTC, in nanoseconds.
+        UTC nanoseconds.
     rows
         The first nodes; bad ones come first.
     more

@@ -13,12 +13,12 @@ from ..gpus import GpuReading
 from ..model import Finding, Scope, Verdict
 from .gpus import failed, finding_per_gpu, not_reported, passed, read_gpus
 
-#: XIDs after which a GPU or its memory can't be trusted: Azure's list for ND H100 v5, and 95, an
+#: XIDs after which a GPU or its memory can't be trusted: those in Azure's list for ND H100 v5, and 95, an
 #: uncontained error of the memory, after which NVIDIA asks for a reset.
 SERIOUS = (48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 95, 119, 120)
 _XID_PREFIX = "NVRM: Xid"
 _TIME = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\]", re.MULTILINE)
-#: A log whose first line is this soon after boot is complete.
+#: Seconds after boot: a log whose first line is not later is complete.
 _COMPLETE_FROM_S = 60.0
 _LINE = re.compile(r"\[\s*(\d+\.\d+)\].*?NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+)")
 #: PCIe lanes of every data-centre card since the V100; superchips have no slot.
@@ -153,7 +153,7 @@ class Xid(Frozen):
         log = text.splitlines()
         matches = [(line, _LINE.search(line)) for line in log if _XID_PREFIX in line]
         if unread := [line for line, match in matches if match is None]:
-            # An unknown format of the log must not hide an error.
+            # A log in an unknown format must not hide an error.
             fix = "Read the kernel log of this node."
             reason = f"A line about an XID can't be parsed: {unread[0].strip()[:160]}"
             return [Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)]
@@ -182,7 +182,7 @@ class Xid(Frozen):
         ]
 
     def _too_short(self, log: str, now: float) -> Finding | None:
-        """Return a finding where the log does not reach back `hours`; else None."""
+        """Return a finding if the log does not reach back `hours`, else None."""
         first = _TIME.search(log)
         fix = "Set fewer 'hours', or find out what clears the kernel log."
         if first is None:

@@ -49,7 +49,7 @@ def finding_per_gpu(context: CheckContext, judge: Callable[[GpuReading], Finding
 
 
 def not_reported(value: str) -> Finding:
-    """Return the finding where NVML does not report a value."""
+    """Return the finding for a value that NVML does not report."""
     return Finding(
         verdict=Verdict.INCONCLUSIVE,
         reason=f"NVML does not report {value} of this GPU.",
@@ -134,7 +134,7 @@ class GpuMemory(Frozen):
 
 
 class GpuProcesses(Frozen):
-    """Check that no process uses the GPU: one of another job is a fail, one of this job degraded."""
+    """Check that no process uses the GPU: another job's process is ``fail``, this job's ``degraded``."""
 
     type: ClassVar[str] = "gpu_processes"
     scope: ClassVar[Scope] = Scope.GPU
@@ -163,7 +163,7 @@ class GpuProcesses(Frozen):
 
 
 def _own(pid: int, context: CheckContext) -> bool:
-    """Return whether a process belongs to this job; judge by its environment where `job_pids` is unknown."""
+    """Return whether a process belongs to this job; its environment decides if `job_pids` is unknown."""
     if context.job_pids is not None:
         return pid in context.job_pids
     job = context.environment.get("SLURM_JOB_ID")
@@ -178,7 +178,7 @@ def _describe(process: Process, host: Host) -> str:
     try:
         name = host.text(f"/proc/{process.pid}/comm").strip()
     except OSError:
-        # Of a process of another container or user, only its ID is visible.
+        # For a process in another container or of another user, only the ID is visible.
         name = "unknown"
     memory = f" with {with_unit(process.used_bytes, 'B')}" if process.used_bytes else ""
     return f"{process.pid} ({name}){memory}"

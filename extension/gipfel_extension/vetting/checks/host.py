@@ -65,7 +65,7 @@ class Affinity(Frozen):
     Parameters
     ----------
     cpus_per_gpu
-        Required CPUs for each GPU; in total where there is no GPU.
+        Required number of CPUs for each GPU, or in total if there is no GPU.
     """
 
     type: ClassVar[str] = "affinity"
@@ -106,7 +106,7 @@ class Affinity(Frozen):
         try:
             return cpu_list(context.host.text(f"/sys/bus/pci/devices/{bus}/local_cpulist"))
         except (OSError, ValueError):
-            # A container may hide it; then the GPU is not judged.
+            # A container may hide this file; then the GPU is not judged.
             return frozenset()
 
 
@@ -252,7 +252,7 @@ class ClockOffset(Frozen):
             if ran.status == 0 and len(fields) > 4:
                 return self._judge_offset(abs(float(fields[4])), "according to chrony")
         except (OSError, ValueError):
-            # chronyc is missing or of another version: timedatectl is tried.
+            # chronyc is missing or has another version, so try timedatectl.
             pass
         try:
             ran = context.host.run(

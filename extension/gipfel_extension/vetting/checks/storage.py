@@ -65,7 +65,7 @@ class RandomContent:
     size
         Bytes of the file.
     write
-        As os.write, which may write less than requested.
+        Function with the interface of `os.write`, which may write fewer bytes than requested.
     """
 
     def __init__(self, size: int, write: Callable[[int, memoryview], int] = os.write) -> None:
@@ -88,7 +88,7 @@ class RandomContent:
         written, start = 0, time.monotonic()
         while written < self._size and time.monotonic() < deadline:
             number, offset = divmod(written, BLOCK_BYTES)
-            # After a short write, the rest of the block is next.
+            # After a short write, write the rest of the block next.
             rest = memoryview(self._block(number))[offset : offset + self._size - written]
             written += self._write(descriptor, rest)
         os.fsync(descriptor)
@@ -99,7 +99,7 @@ class RandomContent:
 
         The comparison is included in the time: it is the first use of the bytes, at the speed of memory.
         """
-        # Otherwise the page cache is read; some file systems ignore this advice.
+        # Drop the page cache, which would otherwise be read; some file systems ignore this advice.
         with contextlib.suppress(OSError):
             os.posix_fadvise(descriptor, 0, self._size, os.POSIX_FADV_DONTNEED)
         start, is_equal = time.monotonic(), True
@@ -128,7 +128,7 @@ def _read_block(descriptor: int, buffer: memoryview, position: int) -> bool:
 
 
 def resolve_path(path: str, context: CheckContext) -> Path:
-    """Return an absolute path; a given one may begin with an environment variable ``$NAME`` or ``${NAME}``.
+    """Return the absolute path for a path that may begin with a variable ``$NAME`` or ``${NAME}``.
 
     Raises
     ------
@@ -319,7 +319,7 @@ def _access_problem(path: Path, access: Access) -> str:
 
 
 def file_system(path: Path, mountinfo: str) -> str:
-    """Return the type of a path's file system from ``/proc/self/mountinfo``; empty where it is not listed."""
+    """Return the type of a path's file system from ``/proc/self/mountinfo``; empty if it is not listed."""
     real = Path(os.path.realpath(path))
     best, kind = -1, ""
     for line in mountinfo.split("\n"):

@@ -32,7 +32,7 @@ _IDLE_BIT = 0x01
 _MIN_TEMPERATURE_C = 1.0
 _INTERVAL_S = 1.0
 _END_LIMIT_S = 5.0
-#: Bits of slowdowns that are not normal under load; a power cap is.
+#: Bits of slowdowns that are not normal under load; a power cap is normal, so it is not among them.
 _SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 #: Minimum number and share of readings with a slowdown for a FAIL.
 _MIN_SLOWED, _MIN_SLOWED_SHARE = 2, 0.1
@@ -96,7 +96,7 @@ class Clocks(Frozen):
 
 
 class Temperature(Frozen):
-    """Check that the temperature is below the slowdown temperature by `margin`; it is measured in °C.
+    """Check that the temperature, in °C, is below the slowdown temperature by `margin`.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class ThrottleMonitor:
                 for gpu in self._context.gpus.read():
                     self._readings[gpu.uuid].append(gpu)
             except ReadingError:
-                # Without any reading, `judge` reports that nothing was watched.
+                # If there is no reading at all, `judge` reports that nothing was watched.
                 pass
             if self._ended.wait(self._interval_s):
                 return

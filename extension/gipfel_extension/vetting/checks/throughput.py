@@ -23,14 +23,14 @@ from .thermal import ThrottleMonitor
 _PROBE_SHARE = 0.9
 #: Samples of a GPU have two modes if the lower one is below this share of the upper one.
 _MODE_RATIO = 0.8
-#: Error message of the probes where torch finds no GPU.
+#: Error message of the probes if torch finds no GPU.
 _NO_GPU = "torch sees no GPU"
 #: Shape of the fastest matmul found on an H100 (MAMF table of stas00/ml-engineering).
 _FAST_SHAPE = (6144, 17920, 2816)
 
 
 def choose_device(context: CheckContext, device: str) -> str:
-    """Return "cuda" or "cpu" for a check's `device`; "auto" is the CPU only where this job has no GPU."""
+    """Return "cuda" or "cpu" for a check's `device`; "auto" is the CPU only if this job has no GPU."""
     if device != "auto":
         return device
     if context.expected_gpus is not None:
@@ -42,7 +42,7 @@ def choose_device(context: CheckContext, device: str) -> str:
 
 
 def measure(context: CheckContext, name: str, request: dict[str, JsonValue]) -> Sequence[Finding]:
-    """Measure something by the probe ``throughput``, and return one finding per device.
+    """Run a measurement of the probe ``throughput``, and return one finding per device.
 
     Raises
     ------

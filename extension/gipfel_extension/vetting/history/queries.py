@@ -84,7 +84,7 @@ class Exclusions:
         Raises
         ------
         GipfelError
-            The file can't be written, or holds more than 4096.
+            The file can't be written, or has more than 4096 exclusions.
         """
         added = {(each.node, each.check): each for each in exclusions}
         return self._change(lambda current: current | added, now_ns)
@@ -175,7 +175,7 @@ def compute_baselines(entries: Iterable[HistoryEntry], *, min_nodes: int = 1) ->
 
 
 def baseline_median(baselines: Iterable[Baseline], check: str, gpu_model: str, unit: str) -> float | None:
-    """Return the median of the baseline of a check, GPU model and unit; None where there is none."""
+    """Return the median of the baseline of a check, GPU model and unit; None if there is none."""
     found = (
         each for each in baselines if (each.check, each.gpu_model, each.unit) == (check, gpu_model, unit)
     )
@@ -251,7 +251,7 @@ class FailureRate(Frozen):
 
 
 def known_failures(cluster: str, environment: Mapping[str, str]) -> FailureRate:
-    """Return the failures in the user's vettings of a cluster; none in no time where there is no history."""
+    """Return the failures in the user's vettings of a cluster; no failures in 0 s if there is no history."""
     try:
         return count_failures(History(history_root(environment), cluster).read())
     except (GipfelError, OSError):

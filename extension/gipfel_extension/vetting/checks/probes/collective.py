@@ -80,7 +80,7 @@ def enable_nccl_log() -> Any:
 
 
 def transport(path: Any) -> Any:
-    """Return the network in NCCL's log, such as "AWS Libfabric" or "Socket"; empty where there is none."""
+    """Return the network in NCCL's log, such as "AWS Libfabric" or "Socket"; empty if there is none."""
     try:
         with Path(path).open(errors="replace") as log:
             found = re.findall(r"Using network (\S[^\r\n]*)", log.read(1 << 20))
@@ -106,13 +106,13 @@ def adapters(root: str = "/sys/class") -> Any:
                 rates[key] = rates.get(key, 0) + 1
     if not rates:
         return {"fabric": "", "adapters": 0, "rate": 0.0}
-    # Adapters for management or storage are slower, or fewer.
+    # Prefer InfiniBand, then the highest total rate: adapters for management or storage are slower or fewer.
     kind, rate_of_one = max(rates, key=lambda key: (key[0] == "infiniband", key[1] * rates[key]))
     return {"fabric": kind, "adapters": rates[kind, rate_of_one], "rate": rate_of_one}
 
 
 def listed(path: str) -> Any:
-    """Return the names in a directory; none where it does not exist."""
+    """Return the names in a directory; none if it does not exist."""
     try:
         return sorted(each.name for each in Path(path).iterdir())
     except OSError:
@@ -120,7 +120,7 @@ def listed(path: str) -> Any:
 
 
 def first_line(path: str) -> str:
-    """Return the first line of a file; empty where it can't be read."""
+    """Return the first line of a file; empty if it can't be read."""
     try:
         with Path(path).open() as file:
             return file.readline(200).strip()

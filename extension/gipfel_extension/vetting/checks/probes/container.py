@@ -52,7 +52,7 @@ def report_environment(_request: Any, evidence: Any) -> str:
         evidence["cuda"] = torch.version.cuda or getattr(torch.version, "hip", None)
         evidence["gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if evidence["gpus"]:
-            # A visible GPU may not work: open a context on each.
+            # A visible GPU may not work, so open a context on each.
             for index in range(evidence["gpus"]):
                 torch.zeros(1, device=f"cuda:{index}").add_(1).item()
     except ImportError as error:
@@ -94,7 +94,7 @@ def report_libraries(request: Any, evidence: Any) -> str:
 
 
 def loading_error(path: Any) -> Any:
-    """Return why a library can't be loaded; empty where it can. A child process contains crashes."""
+    """Return why a library can't be loaded, empty if it can; try it in a child process, which may crash."""
     done = subprocess.run(
         [sys.executable, "-c", _LOAD, path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
     )

@@ -122,7 +122,7 @@ def run_probe(server: int, request: Any, descriptors: Any) -> None:
             os.close(source)
         os.environ.update(request["environment"])
         sys.argv = list(request["argv"])
-        # The name in `ps`, whose command line stays that of the server.
+        # Set the name that `ps` shows; the command line remains that of the server.
         prctl(_PR_SET_NAME, os.path.basename(sys.argv[0]).encode())  # noqa: PTH119
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
@@ -146,7 +146,7 @@ def reap(children: Any, ready: Any) -> None:
         control = children.pop(pid)
         with contextlib.suppress(KeyError, ValueError):
             ready.unregister(control)
-        # Processes that it left behind in its session.
+        # Kill processes that the child left behind in its session.
         kill(pid)
         send(control, {"status": os.waitstatus_to_exitcode(status)})
         control.close()
@@ -157,7 +157,7 @@ def kill(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        # It may not have created its session yet.
+        # The child may not have created its session yet.
         os.kill(pid, signal.SIGKILL)
 
 

@@ -58,9 +58,9 @@ def of_gpu(torch: Any, index: int, found: Any) -> Any:
 
 
 def timed(run: Any, wait: Any, size: Any, request: Any, most: int = 200) -> Any:
-    """Return the rates of something that moves or computes `size`, without the first.
+    """Return the rates of an operation that moves or computes `size`, without the first one.
 
-    Each sample repeats it up to `most` times, to last as long as requested.
+    Each sample repeats the operation up to `most` times, to last as long as requested.
     """
     repeat, samples = 1, []
     for _ in range(request["samples"] + 1):
@@ -87,7 +87,7 @@ def matmul_on_gpus(torch: Any, request: Any) -> Any:
 
 
 def heat(torch: Any, seconds: float) -> None:
-    """Load all GPUs for so many seconds, so that they are measured at their operating temperature."""
+    """Load all GPUs for some seconds, so that they are measured at their operating temperature."""
     if seconds <= 0:
         return
     buffers = []
@@ -141,7 +141,7 @@ def wrong_values(torch: Any, device: Any, dtype: Any, shape: Any) -> Any:
     m, n, k = shape
 
     def integers(rows: Any, columns: Any) -> Any:
-        # Sparse, so that no sum needs more than the eight bits of bfloat16.
+        # The matrices are sparse, so that no sum needs more than the eight bits of bfloat16.
         ones = torch.randint(0, 4, (rows, columns), device=device, dtype=torch.int8) == 0
         signs = torch.randint(0, 2, (rows, columns), device=device, dtype=torch.int8) * 2 - 1
         return (ones.to(torch.int8) * signs).to(dtype)
@@ -241,7 +241,7 @@ def host_copies_on_gpu(torch: Any, index: int, source: Any, target: Any, request
     return of_gpu(torch, index, {"samples": to_gpu, "to_host": to_host, "wrong": wrong})
 
 
-#: What can be measured: its unit, and how GPUs and the CPU are measured.
+#: Measurements by name: the unit, and the functions that measure GPUs and the CPU.
 MEASUREMENTS: dict[str, Any] = {
     "matmul": ("FLOP/s", matmul_on_gpus, matmul_on_cpu),
     "memory_bandwidth": ("B/s", copies_on_gpus, copies_on_host),
