@@ -520,7 +520,7 @@ export interface IKnob {
   readonly link: string;
 }
 
-/** One piece of advice; `loss` is the loss that it lowers, empty where it is about none or several. */
+/** One piece of advice; `loss` is the loss that it lowers, empty if it is about none or several. */
 export interface IAdvice {
   readonly rule: string;
   readonly loss?: string;

@@ -78,7 +78,7 @@ class Checkpoint:
     stall_s: float | None = None
     write_s: float | None = None
     run: str = ""
-    #: Hash of the names and shapes of its tensors; empty where the format does not show them.
+    #: Hash of the names and shapes of its tensors; empty if the format does not show them.
     model: str = ""
 
     @property

@@ -57,7 +57,7 @@ class StorageSeries:
     latency_ms
         NaN where a probe failed.
     opens
-        Files per second that the job opened at this mount; NaN where they were not counted.
+        Files per second that the job opened at this mount; NaN if they were not counted.
     moved
         Bytes per second that the job moved at this mount (a lower bound if `most` is set); NaN if unknown.
     most

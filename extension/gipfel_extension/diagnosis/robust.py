@@ -97,7 +97,7 @@ def trimmed_mean(values: Floats) -> Floats:
 def median_of_others(values: Floats, least: int = 2) -> Floats:
     """Return for each value the median of the other rows in its column.
 
-    The result is NaN where the value is missing, or where fewer than `least` other rows have one.
+    The result is NaN if the value is missing, or if fewer than `least` other rows have one.
     """
     order = np.argsort(values, axis=0)
     ordered = np.take_along_axis(values, order, axis=0)

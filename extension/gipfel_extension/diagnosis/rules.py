@@ -221,7 +221,7 @@ class Rule:
         return np.where(np.isinf(values), np.nan, values)
 
     def statistic(self, windows: NDArray[np.float64]) -> Floats:
-        """Return the statistic of windows; NaN where they hold too few samples to be judged.
+        """Return the statistic of windows; NaN if they hold too few samples to be judged.
 
         Parameters
         ----------

@@ -113,7 +113,7 @@ class SlowSearch:
     Parameters
     ----------
     resolution
-        Smallest excess, as a share, that 20 steps would have shown; NaN where nothing could be judged.
+        Smallest excess, as a share, that 20 steps would have shown; NaN if nothing could be judged.
     """
 
     periods: tuple[SlowPeriod, ...]

@@ -31,7 +31,7 @@ class Verdict:
     evidence
         What was measured and why it leads to this verdict, in sentences for people.
     ranks
-        The ranks that it names; empty where no rank is at fault.
+        The ranks that it names; empty if no rank is at fault.
     stage
         The pipeline stage that it names.
     unit

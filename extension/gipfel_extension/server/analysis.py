@@ -59,7 +59,7 @@ def score_document(
     """Return the document of ``gipfel score --json`` for a table of a run.
 
     ``means_s`` is the number of seconds over which the scored values are means, None if they are samples.
-    ``energy`` is the energy of that time in one line, empty where it is unknown or the values are means.
+    ``energy`` is the energy of that time in one line, empty if it is unknown or the values are means.
     """
     ranks = gpu_uuids_by_rank(read_ranks(telemetry))
     workload = workload_of(program_of_run(telemetry.parent))

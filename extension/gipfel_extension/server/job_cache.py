@@ -17,7 +17,7 @@ from ..topology import FOLDER as TOPOLOGY
 from ..training.record import LAUNCHES
 
 _Value = TypeVar("_Value")
-#: State of a file or directory on disk; None where there is none.
+#: State of a file or directory on disk; None if there is none.
 Stamp = tuple[int, int, int] | None
 _MOST_LAUNCHES = 200
 _MOST_FILES = 4096

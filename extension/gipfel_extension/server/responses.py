@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from ..telemetry.live.feed import State
 from ..telemetry.sample import Device
 
-#: Numbers by name; None where one is unknown.
+#: Numbers by name; None if one is unknown.
 Numbers = dict[str, float | None]
 
 
@@ -148,7 +148,7 @@ class Knob(ResponseModel):
 
 
 class Advice(ResponseModel):
-    """One piece of advice; ``loss`` is the loss that it lowers, empty where it is about none or several."""
+    """One piece of advice; ``loss`` is the loss that it lowers, empty if it is about none or several."""
 
     rule: str
     loss: str = ""

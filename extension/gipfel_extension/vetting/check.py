@@ -176,13 +176,13 @@ class CheckContext:
     probes
         Runs probes with the image's Python.
     expected_gpus
-        Number of GPUs that the job has on this node; None where it is unknown.
+        Number of GPUs that the job has on this node; None if it is unknown.
     scratch
         A temporary directory on this node, for this run only.
     time_limit_s
         Seconds after which the check is stopped.
     job_pids
-        Process IDs that belong to the job; None where they are unknown.
+        Process IDs that belong to the job; None if they are unknown.
     """
 
     node: str

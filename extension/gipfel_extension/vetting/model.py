@@ -48,7 +48,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is None or math.isfinite(value) else None
 
 
-#: A measured number; None where nothing was measured, and instead of NaN and infinity.
+#: A measured number; None if nothing was measured, and instead of NaN and infinity.
 Measurement = Annotated[float | None, AfterValidator(_finite)]
 
 
@@ -69,7 +69,7 @@ class Severity(StrEnum):
 
 
 class Owner(StrEnum):
-    """Owner of a fault: what has to be repaired or changed.
+    """Owner of a fault: the component that has to be repaired or changed.
 
     ``IMAGE`` includes everything that the user's environment brings: the image, its EDF, and variables.
     """
@@ -95,7 +95,7 @@ class Finding(Frozen):
     samples
         The samples behind the measurement, without the first one.
     owner
-        Whose fault it is, where the check knows; see `with_owners`.
+        Owner of the fault, if the check knows it; see `with_owners`.
     """
 
     verdict: Verdict
@@ -122,13 +122,13 @@ class CheckResult(Frozen):
     subject
         A GPU's UUID, a node, "a|b" for a pair or a link, or "all".
     node
-        The node that the verdict counts for; empty where it does not count for a single node.
+        The node that the verdict counts for; empty if it does not count for a single node.
     reason
         One sentence that is understood without context.
     measurement
-        The measured value, in `unit`; None where nothing was measured.
+        The measured value, in `unit`; None if nothing was measured.
     threshold
-        The threshold as text, with its source; empty where there is none.
+        The threshold as text, with its source; empty if there is none.
     seconds
         How long the check took on this node.
     owner

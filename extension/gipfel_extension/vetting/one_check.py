@@ -143,7 +143,7 @@ def _result(
 
 
 def _run_with_limit(limit: float, work: Callable[[], Sequence[Finding]]) -> Sequence[Finding] | None:
-    """Return the result of `work`; None where the limit is reached."""
+    """Return the result of `work`; None if the limit is reached."""
     # A thread, because a call that hangs in a file system can't be interrupted.
     answers: list[Sequence[Finding]] = []
     thread = threading.Thread(target=lambda: answers.append(work()), daemon=True, name="gipfel-check")

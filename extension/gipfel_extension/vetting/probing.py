@@ -27,9 +27,9 @@ from pydantic import Field, JsonValue, ValidationError
 from gipfel_cluster.model import Frozen
 
 PROBES = Path(__file__).parent / "checks" / "probes"
-#: The key of the line that is a probe's answer.
+#: Key that marks the line of a probe's output that is its answer.
 ANSWER_KEY = "gipfel_probe"
-#: Bytes of a probe's output that are read at most.
+#: Largest number of bytes that are read from a probe's output.
 MAX_ANSWER_BYTES = 4_000_000
 
 
@@ -103,7 +103,7 @@ def read_answer(output: bytes, *, status: int | None, errors: str = "") -> Probe
     Parameters
     ----------
     status
-        Exit status; negative for a signal, None where it was killed at its time limit.
+        Exit status; negative for a signal, None if it was killed at its time limit.
     errors
         The end of its standard error.
     """
@@ -135,7 +135,7 @@ class TorchImport(Frozen):
     Parameters
     ----------
     error
-        Why probes can't be forked and must import torch themselves; empty where they can.
+        Why probes can't be forked and must import torch themselves; empty if they can.
     """
 
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -261,7 +261,7 @@ class ForkedProbe:
         self.status: int | None = None
 
     def wait(self, seconds: float = 0.0) -> int | None:
-        """Return the exit status, negative for a signal; None where the probe still runs after `seconds`."""
+        """Return the exit status, negative for a signal; None if the probe still runs after `seconds`."""
         end = time.monotonic() + seconds
         while self.status is None:
             self._control.settimeout(max(0.0, end - time.monotonic()))
@@ -296,7 +296,7 @@ class LocalProbes:
     Parameters
     ----------
     python
-        The image's Python; empty where the image has none.
+        The image's Python; empty if the image has none.
     environment
         Environment variables of the user's processes.
     server
@@ -323,7 +323,7 @@ class LocalProbes:
             )
 
     def _status(self, spec: ProbeSpec, output: IO[bytes], errors: IO[bytes]) -> int | None:
-        """Run the probe and return its exit status; None where it was killed at its time limit."""
+        """Run the probe and return its exit status; None if it was killed at its time limit."""
         if spec.torch and self._server is not None and self._server.can_fork:
             # If the server has just ended, the probe is started as a child process below.
             with contextlib.suppress(OSError):

@@ -40,9 +40,9 @@ class ProtocolCheck(Frozen):
     notes
         Remarks for the report on keys that were ignored or interpreted.
     problem, fix
-        Why this entry can't be run, which gives a verdict "not run"; empty where it can.
+        Why this entry can't be run, which gives a verdict "not run"; empty if it can.
     line
-        Line in the protocol's file; 0 where there is no file.
+        Line in the protocol's file; 0 if there is no file.
     """
 
     name: str

@@ -29,7 +29,7 @@ class ReferenceValue:
     measured
         False where the value is a share of the vendor's peak.
     peak
-        Theoretical maximum of the hardware; 0 where it is unknown.
+        Theoretical maximum of the hardware; 0 if it is unknown.
     """
 
     value: float
@@ -123,7 +123,7 @@ GPU_MODELS: tuple[GpuModel, ...] = (
 
 
 def gpu_reference(check_type: str, model: str) -> ReferenceValue | None:
-    """Return the reference value of a check for a device by its NVML name; None where none is known."""
+    """Return the reference value of a check for a device by its NVML name; None if none is known."""
     words = model.upper() + " "
     entry = next((each for each in GPU_MODELS if all(name in words for name in each.names)), None)
     return entry.values.get(check_type) if entry else None

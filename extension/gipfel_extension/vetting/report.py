@@ -45,9 +45,9 @@ class NodeReport(Frozen):
     reasons
         Why the node is not vetted, one sentence per check; faults that other nodes would have too come first.
     owner
-        Whose fault the first reason is; None for a vetted node, and where it is unknown.
+        Owner of the fault in the first reason; None for a vetted node, or if it is unknown.
     torch_import_s
-        Seconds that importing torch took on the node, once for all checks; None where no check needed it.
+        Seconds that importing torch took on the node, once for all checks; None if no check needed it.
     """
 
     node: str

@@ -39,7 +39,7 @@ class ReportFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / REPORT
-        #: Identifies the content that was read last; empty where nothing was read.
+        #: Identifies the content that was read last; empty if nothing was read.
         self.version = ""
         self._problem: GipfelError | None = None
         self._report: VettingReport | None = None
@@ -75,7 +75,7 @@ class ReportFile:
 
     @property
     def report(self) -> VettingReport | None:
-        """Return the report that was read last; None where there is none."""
+        """Return the report that was read last; None if there is none."""
         return self._report
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 #: Factor from the MAD (median absolute deviation) to the standard deviation, for normal noise.
 NORMAL = 1.4826
-#: The gap between two modes is at least this share of the upper one, and so many times any gap within a mode.
+#: The gap between two modes is at least this share of the upper mode, and this many times any gap within a
+#: mode.
 _MIN_GAP, _GAP_RATIO = 0.08, 3.0
 #: A mode has at least this many samples; fewer are outliers.
 _MIN_MODE_SIZE = 2

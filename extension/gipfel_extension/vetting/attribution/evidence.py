@@ -55,7 +55,7 @@ class Evidence:
     unmistakable
         The node that is below all others despite noise, if there is one; see `far_below_all`.
     island
-        A group of nodes that is slow with all others; None where the topology is known.
+        A group of nodes that is slow with all others; None if the topology is known.
     """
 
     reference: float | None
@@ -144,7 +144,7 @@ class SlowGroup:
     Parameters
     ----------
     switch
-        Name of the switch; empty where the topology is unknown and only the readings define the group.
+        Name of the switch; empty if the topology is unknown and only the readings define the group.
     slow_inside
         For each reading between two nodes of the group, whether it was slow.
     either

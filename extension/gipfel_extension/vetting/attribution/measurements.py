@@ -66,7 +66,7 @@ class PairMeasurement(Frozen):
     Parameters
     ----------
     samples
-        Samples without the first one; empty where the pair gave none.
+        Samples without the first one; empty if the pair gave none.
     error
         Why there are no samples, as one sentence.
     accused
@@ -203,7 +203,7 @@ class HealthyPairs:
     Parameters
     ----------
     reference
-        Median of a healthy pair, in the samples' unit; None where nothing was measured.
+        Median of a healthy pair, in the samples' unit; None if nothing was measured.
     noise
         Standard deviation between the medians of healthy pairs, as a share of the reference.
     spread

@@ -166,7 +166,7 @@ def _address(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _unusable(url: str, token: str) -> str:
-    """Return why the registry can't be used with these settings; empty where it can."""
+    """Return why the registry can't be used with these settings; empty if it can."""
     if not url:
         return "this site has no registry of vetting results."
     if not url.startswith(("http://", "https://")):

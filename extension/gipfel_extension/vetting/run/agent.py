@@ -279,7 +279,7 @@ class Agent:
 
 
 def count_gpus(environment: Mapping[str, str]) -> int | None:
-    """Return the number of the job's GPUs on this node, or of all without a job; None where it is unknown."""
+    """Return the number of the job's GPUs on this node, or of all without a job; None if it is unknown."""
     for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"):
         value = environment.get(name)
         if value is not None:

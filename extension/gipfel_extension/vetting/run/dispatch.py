@@ -212,7 +212,7 @@ class Dispatcher:
     tick
         Called a few times a second while waiting.
     due
-        When the run must end, by `clock`; infinite where it has no limit.
+        When the run must end, by `clock`; infinite if it has no limit.
     """
 
     pool: AgentPool
@@ -226,7 +226,8 @@ class Dispatcher:
     def submit(self, node: str, make: Callable[[int], Frozen], limit_s: float) -> PendingTask:
         """Give a node a task that must be done within ``limit_s`` seconds.
 
-        ``make`` returns the message for a task number. The task of a lost node is done at once, unanswered.
+        ``make`` returns the message for a task number. The task of a lost node is done at once, without an
+        answer.
         """
         pending = PendingTask(next(self._numbers), node, time.monotonic() + limit_s + _REPORT_LIMIT_S)
         if node in self.pool.present:

@@ -24,7 +24,7 @@ class GroupOutcome:
     answer
         The measurement, or an answer with an `error`.
     accused
-        Nodes whose ranks died, were stopped or were lost; empty where that is unknown.
+        Nodes whose ranks died, were stopped or were lost; empty if that is unknown.
     """
 
     nodes: tuple[str, ...]
@@ -146,7 +146,7 @@ def _outcome(group: _Group, spec: ProbeSpec) -> GroupOutcome:
 
 
 def _results(pending: PendingTask, ranks: tuple[int, ...]) -> tuple[RankResult, ...] | None:
-    """Return how the ranks of a node ended; None where one of them is missing."""
+    """Return how the ranks of a node ended; None if one of them is missing."""
     if not isinstance(pending.answer, RanksFinished):
         return None
     return (

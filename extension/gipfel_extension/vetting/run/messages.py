@@ -187,7 +187,7 @@ _FROM_COORDINATOR: TypeAdapter[FromCoordinator] = TypeAdapter(FromCoordinator)
 
 
 def from_agent(data: bytes) -> FromAgent | None:
-    """Parse a message of an agent; return None where it is not valid."""
+    """Parse a message of an agent; return None if it is not valid."""
     try:
         return _FROM_AGENT.validate_json(data)
     except (ValidationError, RecursionError):
@@ -195,7 +195,7 @@ def from_agent(data: bytes) -> FromAgent | None:
 
 
 def from_coordinator(data: bytes) -> FromCoordinator | None:
-    """Parse a message of the coordinator; return None where it is not valid."""
+    """Parse a message of the coordinator; return None if it is not valid."""
     try:
         return _FROM_COORDINATOR.validate_json(data)
     except (ValidationError, RecursionError):

@@ -41,7 +41,7 @@ class Network(Frozen):
     rate
         Bits per second of one adapter.
     transport
-        Network that NCCL reports to use; "gloo" on CPUs; empty where it reports none.
+        Network that NCCL reports to use; "gloo" on CPUs; empty if it reports none.
     """
 
     fabric: str = ""
@@ -60,7 +60,7 @@ class Network(Frozen):
         return bool(self.fabric) and self.transport.lower() == _SOCKETS
 
     def reference(self, spec: ProbeSpec) -> ReferenceValue | None:
-        """Return the reference value for this probe; None where none is known."""
+        """Return the reference value for this probe; None if none is known."""
         if self.transport == "gloo" or spec.request.get("method") not in _COMPARABLE:
             return None
         # One rank uses one adapter.
@@ -74,7 +74,7 @@ def fastest_network(outcomes: Sequence[GroupOutcome], gpus: int) -> Network:
     Parameters
     ----------
     gpus
-        Ranks of a node; each uses one adapter at most.
+        Number of ranks on a node; each uses at most one adapter.
     """
     found = []
     for each in outcomes:
@@ -84,7 +84,7 @@ def fastest_network(outcomes: Sequence[GroupOutcome], gpus: int) -> Network:
         except ValidationError:
             continue
         found.append(network.model_copy(update={"adapters": min(network.adapters, max(1, gpus))}))
-    # Of equal networks, prefer one that uses sockets, so that this is reported.
+    # Among equal networks, prefer one that uses sockets, so that the use of sockets is reported.
     return max(found, key=lambda each: (each.rate * each.adapters, each.by_sockets), default=Network())
 
 
@@ -150,7 +150,7 @@ class RoundTime:
     Parameters
     ----------
     until
-        Time of `clock` at which the last round must have ended; infinite where there is no limit.
+        Time of `clock` at which the last round must have ended; infinite if there is no limit.
     """
 
     def __init__(self, until: float, clock: Callable[[], float]) -> None:

@@ -65,7 +65,7 @@ class Rendezvous(Frozen):
 
     @classmethod
     def read(cls, path: Path) -> "Rendezvous | None":
-        """Return the rendezvous in a file; None where there is none yet, or it can't be read."""
+        """Return the rendezvous in a file; None if there is none yet, or it can't be read."""
         try:
             rendezvous = cls.model_validate_json(read_regular(path, _MAX_BYTES))
             # An old file may be of another cluster's job with this number.
@@ -183,7 +183,7 @@ class AgentSocket:
 
 
 def interface_name(address: str) -> str:
-    """Return the name of the interface with this IPv4 address; empty where there is none."""
+    """Return the name of the interface with this IPv4 address; empty if there is none."""
     return next((name for name, own in interfaces() if own == address), "")
 
 
@@ -260,7 +260,7 @@ class StepTasks(LocalAgent):
         super().__init__(rendezvous, node, environment)
 
     def end(self) -> None:
-        """Tell late tasks that the run has ended, and end the agent of this node."""
+        """Notify late tasks that the run has ended, and end the agent of this node."""
         with contextlib.suppress(OSError):
             Rendezvous.ended().write(self._file)
         super().end()

@@ -34,7 +34,7 @@ _MAX_WRITE_SHARE = 0.1
 
 
 class EarlierRuns:
-    """History and baselines of earlier runs on a cluster; empty where the history can't be read."""
+    """History and baselines of earlier runs on a cluster; empty if the history can't be read."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class EarlierRuns:
         return {(each.type, each.gpu_model): each.median for each in found}
 
     def baseline(self, entry: ProtocolCheck) -> float | None:
-        """Return the baseline of a check on the model of most nodes; None where there is none."""
+        """Return the baseline of a check on the model of most nodes; None if there is none."""
         found = [each for each in self._baselines if (each.check, each.type) == (entry.name, entry.type)]
         return max(found, key=lambda each: each.nodes).median if found else None
 

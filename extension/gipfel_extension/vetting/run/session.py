@@ -81,7 +81,7 @@ def run_agent(location: Location, environment: Mapping[str, str]) -> int:
 
 
 def cancel_run(location: Location, environment: Mapping[str, str]) -> None:
-    """Tell the other tasks of a step that there will be no run, so that they don't wait for it."""
+    """Notify the other tasks of a step that there will be no run, so that they don't wait for it."""
     if location.kind is LocationKind.STEP and len(location.nodes) > 1:
         with contextlib.suppress(OSError, GipfelError):
             Rendezvous.ended().write(location.rendezvous(location.folder(environment)))

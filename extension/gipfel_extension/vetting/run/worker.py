@@ -57,7 +57,7 @@ class Worker:
     agent
         Process ID of the agent.
     gpus
-        Number of the job's GPUs on this node; None where it is unknown.
+        Number of the job's GPUs on this node; None if it is unknown.
     """
 
     def __init__(self, agent: int, node: str, gpus: int | None, environment: Mapping[str, str]) -> None:

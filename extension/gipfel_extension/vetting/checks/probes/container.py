@@ -5,7 +5,7 @@ The argument names what is reported, as evidence of the answer:
 ``environment``
     User, C library, and the GPUs that torch sees. Request: empty.
 ``versions``
-    Name to version of packages of this Python, null where one is not installed. Request: names.
+    Name to version of packages of this Python, null if one is not installed. Request: names.
 ``libraries``
     How many shared libraries a directory has, and the errors of those that can't be loaded, each in its own
     process. Request: folder.
@@ -70,7 +70,7 @@ def report_versions(request: Any, evidence: Any) -> str:
 
 
 def version(name: str) -> str | None:
-    """Return the version of a package; None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

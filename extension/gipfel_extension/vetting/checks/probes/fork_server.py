@@ -52,7 +52,7 @@ def prctl(option: int, value: Any) -> None:
 
 
 def import_torch() -> str:
-    """Import torch; return why children can't use it, empty where they can."""
+    """Import torch; return why children can't use it, empty if they can."""
     try:
         import torch  # noqa: PLC0415
         import torch.distributed  # noqa: F401, PLC0415
