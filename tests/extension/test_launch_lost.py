@@ -17,7 +17,7 @@ from gipfel_cluster.scheduler import JobStatus, LocalScheduler, Scheduler
 from gipfel_cluster.workloads.directory import LOCK, hold_supervisor_lock, is_supervised, refresh_queued_state
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.allocation import excluded_nodes, held_gpus
-from gipfel_extension.training.launches.logs import read_progress, read_training_curve
+from gipfel_extension.training.launches.logs import LogTimes, read_logs, read_progress, read_training_curve
 from gipfel_extension.training.launches.notebook import resumes
 from gipfel_extension.training.launches.supervisor import requeue
 from gipfel_extension.training.record import LaunchState, read_state, refresh_state, write_state
@@ -166,3 +166,22 @@ def test_a_job_is_requeued_even_where_that_ends_the_command_before_its_answer(
     program.write_text(f"#!/bin/sh\n{end}\n")
     program.chmod(0o700)
     assert requeue("7", {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is taken
+
+
+def test_a_line_keeps_its_time_if_that_is_recorded_late(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text("step 6\n")
+    LogTimes(tmp_path).record_growth()
+    log.write_text("step 6\nstep 7\n")
+    written_ns = time.time_ns() + 5 * 10**9
+    os.utime(log, ns=(written_ns, written_ns))
+    assert read_logs(tmp_path).lines[1].time_ns == written_ns
+    LogTimes(tmp_path).record_growth()
+    recorded_ns = read_logs(tmp_path).lines[1].time_ns
+    assert recorded_ns is not None
+    # No record is of the future.
+    assert recorded_ns <= time.time_ns()
+    os.utime(log, ns=(written_ns - 9 * 10**9,) * 2)
+    log.with_name("times.jsonl").unlink()
+    LogTimes(tmp_path).record_growth()
+    assert read_logs(tmp_path).lines[1].time_ns == written_ns - 9 * 10**9

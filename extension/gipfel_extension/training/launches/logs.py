@@ -135,17 +135,20 @@ class LogTimes:
         if now - self._recorded_at < _EVERY_S:
             return
         self._recorded_at = now
-        grown = {}
+        grown, written_ns = {}, 0
         with suppress(OSError):
             for path in self._folder.glob("rank-*.log"):
                 rank = path.stem.removeprefix("rank-")
                 if rank.isdecimal() and int(rank) < _MAX_RANKS:
-                    size = path.stat().st_size
-                    if size != self._sizes.get(rank):
-                        self._sizes[rank] = grown[rank] = size
+                    status = path.stat()
+                    if status.st_size != self._sizes.get(rank):
+                        self._sizes[rank] = grown[rank] = status.st_size
+                        written_ns = max(written_ns, status.st_mtime_ns)
             if grown:
+                # Readers take this for lines without a recorded time: a line keeps the time it had first.
+                content = [min(written_ns, time.time_ns()), grown]
                 with os.fdopen(open_log(self._folder / TIMES), "a") as file:
-                    file.write(json.dumps([time.time_ns(), grown], separators=(",", ":")) + "\n")
+                    file.write(json.dumps(content, separators=(",", ":")) + "\n")
 
 
 #: Rank, time since 1970 in ns, finite numbers by name.
