@@ -52,9 +52,17 @@ export class PageOpener {
   /** Open the page that the query of a URL shows, if it shows one. */
   openUrl(search: string): void {
     const place = locationOfUrl(search);
-    if (place !== null) {
-      this._show(place);
+    if (place === null) {
+      return;
     }
+    const value = encodeLocation(place);
+    if (value === this._value) {
+      // The selection may have changed since, and the URL follows with a delay: late routing must not undo that.
+      this._activate();
+      return;
+    }
+    this._value = value;
+    this._show(place);
   }
 
   /** Whether the URL follows the page; before, the URL is what the page has yet to show. */
@@ -95,6 +103,7 @@ export class PageOpener {
       return;
     }
     const shown = !page.isDisposed && this._shell.currentWidget === page;
+    this._value = shown ? encodeLocation(page.location) : '';
     const url = urlWith(window.location.href, shown ? page.location : null);
     if (url !== window.location.href) {
       window.history.replaceState(window.history.state, '', url);
@@ -108,5 +117,7 @@ export class PageOpener {
     this._setUrl();
   }, SETTLE_MS);
   private _page: JobPage | null = null;
+  /** The URL's parameter that the page has shown or followed. */
+  private _value = '';
   private _followsPage = false;
 }
