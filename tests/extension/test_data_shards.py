@@ -161,6 +161,21 @@ def test_shards_that_are_missing_or_damaged_are_refused(pairs: Path, tmp_path: P
     assert "its root hash is not that of its shards" in verify_shards(shards).problems[0]
 
 
+def test_changed_metadata_beside_shards_are_refused(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = tmp_path / "shards"
+    write_shards(ShardRequest(pairs, shards, shard_bytes=40_000))
+    (shards / "croissant.json").write_text(_CROISSANT.replace("pairs", "pears"))
+    found = verify_shards(shards)
+    assert not found.valid
+    assert len(found.problems) == 1
+    assert "croissant.json is damaged: it is not as the index says." in found.problems[0]
+    assert main(["data", "pack", str(shards), str(tmp_path / "a.sqsh"), "--from", "webdataset"]) == 1
+    assert "croissant.json is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "a.sqsh").exists()
+
+
 def _member(name: str, size: int = 0, **more: object) -> tarfile.TarInfo:
     found = tarfile.TarInfo(name)
     found.size = size

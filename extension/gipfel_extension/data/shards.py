@@ -99,7 +99,7 @@ def scan_shards(path: Path) -> Source:
             places[entry.path] = _Place(shard, start)
             entries[entry.path] = ScannedEntry(entry, state)
     if index and index.croissant is not None:
-        places |= _croissant(path, entries, shards)
+        places |= _croissant(path, index, entries, shards)
     _add_directories(path, entries)
     ordered = tuple(entries[each] for each in sorted(entries))
     notes = () if index else (f"There is no {INDEX_NAME}, so the shards' hashes can't be checked",)
@@ -239,13 +239,18 @@ def _entry(shard: Path, member: tarfile.TarInfo, size: int) -> Entry:
 
 
 def _croissant(
-    path: Path, entries: dict[bytes, ScannedEntry], shards: dict[Path, FileVersion]
+    path: Path, index: ShardIndex, entries: dict[bytes, ScannedEntry], shards: dict[Path, FileVersion]
 ) -> dict[bytes, _Place]:
     name = CROISSANT_NAME.encode()
     try:
         state = (path / CROISSANT_NAME).lstat()
-    except OSError as error:
+        digest = hash_file(path / CROISSANT_NAME)
+    except FileNotFoundError as error:
         raise GipfelError(f"{path / CROISSANT_NAME} is missing.", "Copy the shards again.") from error
+    except OSError as error:
+        raise ShardReadError(path / CROISSANT_NAME, error) from error
+    if digest != index.croissant_sha256:
+        raise _damaged(path / CROISSANT_NAME)
     shards[path / CROISSANT_NAME] = FileVersion.of(state)
     entries[name] = ScannedEntry(Entry(name, "file", 0o644, state.st_size), FileVersion.of(state))
     return {name: _Place(path / CROISSANT_NAME, 0)}

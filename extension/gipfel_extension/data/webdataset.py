@@ -48,7 +48,10 @@ class Shard(Frozen):
 
 
 class ShardIndex(Frozen):
-    """``index.json`` beside shards. `root` is the hash of all shards' hashes; sizes in bytes."""
+    """``index.json`` beside shards. `root` is the hash of all shards' hashes; sizes in bytes.
+
+    `croissant_sha256` is the hash of ``croissant.json`` beside the shards, None without one.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -59,6 +62,7 @@ class ShardIndex(Frozen):
     root: Digest
     origin: Origin
     croissant: dict[str, Any] | None = None
+    croissant_sha256: Digest | None = None
     shardlist: tuple[Shard, ...]
 
     @property
@@ -140,12 +144,14 @@ def _metadata(source: Source, index: ShardIndex) -> dict[str, str]:
 
 
 def _index(source: Source, shards: list[Shard], name: str) -> ShardIndex:
+    croissant = read_croissant(source.path)
     return ShardIndex(
         name=os.fsencode(name).decode("utf-8", "backslashreplace"),
         data_bytes=source.data_bytes,
         root=root_of_shards(shards),
         origin=origin_of(source, f"gipfel {version('gipfel')}"),
-        croissant=read_croissant(source.path),
+        croissant=croissant,
+        croissant_sha256=None if croissant is None else hash_file(source.path / CROISSANT_NAME),
         shardlist=tuple(shards),
     )
 
