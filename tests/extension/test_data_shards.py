@@ -21,7 +21,7 @@ from gipfel_extension.data.manifest import MANIFEST_NAME, read_summary
 from gipfel_extension.data.pack import PackRequest, pack
 from gipfel_extension.data.shards import read_index, scan_shards, verify_shards
 from gipfel_extension.data.verify import compare, load_entries, verify
-from gipfel_extension.data.webdataset import ShardRequest, split_name, write_shards
+from gipfel_extension.data.webdataset import ShardRequest, hash_file, root_of_shards, split_name, write_shards
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
 
@@ -174,6 +174,41 @@ def test_changed_metadata_beside_shards_are_refused(
     assert main(["data", "pack", str(shards), str(tmp_path / "a.sqsh"), "--from", "webdataset"]) == 1
     assert "croissant.json is damaged" in capsys.readouterr().err
     assert not (tmp_path / "a.sqsh").exists()
+
+
+def test_a_removed_member_is_found_although_all_hashes_are_right(pairs: Path, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    index = write_shards(ShardRequest(pairs, shards, shard_bytes=40_000))
+    first = index.shardlist[0]
+    with tarfile.open(shards / first.url) as archive:
+        kept = [(each, archive.extractfile(each)) for each in archive if not each.isdir()][:-1]
+        with tarfile.open(tmp_path / "less.tar", "w") as less:
+            for member, content in kept:
+                less.addfile(member, content)
+    (tmp_path / "less.tar").replace(shards / first.url)
+    changed = first.model_copy(
+        update={
+            "sha256": hash_file(shards / first.url),
+            "filesize": (shards / first.url).stat().st_size,
+        }
+    )
+
+    def problems(**counts: int) -> tuple[str, ...]:
+        own = {name: count for name, count in counts.items() if name != "data_bytes"}
+        listed = (changed.model_copy(update=own), *index.shardlist[1:])
+        more = {"shardlist": listed, "root": root_of_shards(listed)}
+        if "data_bytes" in counts:
+            more["data_bytes"] = counts["data_bytes"]
+        (shards / "index.json").write_text(index.model_copy(update=more).model_dump_json(by_alias=True))
+        return verify_shards(shards).problems
+
+    files = len(kept)
+    size = sum(each.stat().st_size for each in pairs.rglob("*.*") if each.name != "croissant.json")
+    missing = first.nfiles - files
+    assert missing == 1
+    assert f"has {files} files, and index.json says {first.nfiles}." in problems()[0]
+    assert f"index.json says {first.nsamples + 1}." in problems(nfiles=files, nsamples=first.nsamples + 1)[0]
+    assert f"bytes of files, and index.json says {size}." in problems(nfiles=files)[0]
 
 
 def _member(name: str, size: int = 0, **more: object) -> tarfile.TarInfo:

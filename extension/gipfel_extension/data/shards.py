@@ -7,6 +7,7 @@ and sizes are bounded. Nothing is unpacked; files are read from their position i
 import io
 import os
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,15 @@ from .manifest import MANIFEST_NAME, Entry, display_path
 from .source import FileVersion, ScannedEntry, Source
 from .squashfs import MAX_DEPTH, MAX_ENTRIES
 from .verify import Verification
-from .webdataset import CROISSANT_NAME, INDEX_NAME, ShardIndex, hash_file, parents_of, root_of_shards
+from .webdataset import (
+    CROISSANT_NAME,
+    INDEX_NAME,
+    ShardIndex,
+    hash_file,
+    parents_of,
+    root_of_shards,
+    sample_of,
+)
 
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_SHARDS = 100_000
@@ -98,6 +107,8 @@ def scan_shards(path: Path) -> Source:
                 raise _refused(shard, f"{display_path(entry.path)} {problem}")
             places[entry.path] = _Place(shard, start)
             entries[entry.path] = ScannedEntry(entry, state)
+    if index:
+        _check_counts(path, index, entries, places)
     if index and index.croissant is not None:
         places |= _croissant(path, index, entries, shards)
     _add_directories(path, entries)
@@ -192,6 +203,30 @@ def _check_shards(path: Path, index: ShardIndex, names: list[str]) -> None:
         raise ShardReadError(Path(error.filename or path), error) from error
     if wrong:
         raise _damaged(path / wrong[0])
+
+
+def _check_counts(
+    path: Path, index: ShardIndex, entries: Mapping[bytes, ScannedEntry], places: Mapping[bytes, _Place]
+) -> None:
+    """Compare the members of the shards with the index, whose hashes say nothing about its numbers."""
+    files = Counter(place.shard.name for place in places.values())
+    samples = Counter(
+        name for name, _ in {(place.shard.name, sample_of(each)) for each, place in places.items()}
+    )
+    for each in index.shardlist:
+        found = {"files": (files[each.url], each.nfiles), "samples": (samples[each.url], each.nsamples)}
+        for noun, (there, expected) in found.items():
+            if there != expected:
+                raise _other_count(path / each.url, there, expected, noun)
+    size = sum(each.entry.size for each in entries.values())
+    if size != index.data_bytes:
+        raise _other_count(path, size, index.data_bytes, "bytes of files")
+
+
+def _other_count(path: Path, found: int, expected: int, noun: str) -> GipfelError:
+    return GipfelError(
+        f"{path} has {found} {noun}, and {INDEX_NAME} says {expected}.", "Copy or write the shards again."
+    )
 
 
 def _damaged(shard: Path) -> GipfelError:

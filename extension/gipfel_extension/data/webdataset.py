@@ -131,6 +131,11 @@ def split_name(path: bytes) -> tuple[bytes, bytes] | None:
     return (found[1], found[2]) if found else None
 
 
+def sample_of(path: bytes) -> bytes:
+    """Return the key of the sample that a file belongs to: its path up to the first dot of its name."""
+    return (split_name(path) or (path,))[0]
+
+
 def _umask(folder: Path) -> int:
     return 0o777 & ~folder.stat().st_mode
 
@@ -219,7 +224,7 @@ def _samples(entries: tuple[ScannedEntry, ...]) -> Iterator[list[ScannedEntry]]:
     sample: list[ScannedEntry] = []
     before: bytes | None = None
     for each in entries:
-        key = (split_name(each.entry.path) or (each.entry.path,))[0]
+        key = sample_of(each.entry.path)
         if sample and key != before:
             yield sample
             sample = []
