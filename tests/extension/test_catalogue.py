@@ -7,9 +7,12 @@ import pytest
 from recorded_runs import START_NS, hot_run
 
 from gipfel_extension.cli.main import main
+from gipfel_extension.recorder.journal import Journal
+from gipfel_extension.recorder.sample_files import SampleWriter, Settings
 from gipfel_extension.telemetry.events import Event, append_event
 from gipfel_extension.telemetry.metric_table import SCORE_PARTS, TABLE
-from gipfel_extension.telemetry.sample import SourceError
+from gipfel_extension.telemetry.sample import Device, Provenance, Sample, SourceError
+from gipfel_extension.telemetry.sources import SystemClock
 from gipfel_extension.telemetry.store import catalogue
 from gipfel_widgets import load
 
@@ -54,3 +57,18 @@ def test_anything_is_loaded_by_name(tmp_path):
         load(run)
     with pytest.raises(SourceError, match="not a run folder"):
         load(run / "telemetry", "SM_ACTIVE")
+
+
+def test_counters_of_a_nic_are_loaded_by_name(tmp_path):
+    nic = Device("cxi0@n1", "nic", "cxi0", 0, "n1")
+    telemetry = tmp_path / "site-2" / "telemetry"
+    telemetry.mkdir(parents=True)
+    settings = Settings(telemetry, "n1", "job", 1.0, 5.0)
+    origin = Provenance("n1", "job", "test", False, 1.0, (nic,))
+    writer = SampleWriter(settings, origin, Journal(telemetry, "n1", "job", SystemClock()), SystemClock())
+    writer.add([Sample(START_NS + s * 10**9, s, nic.uuid, {"NIC_RX_BYTES": 2.0**32}) for s in range(10)])
+    writer.flush()
+    writer.finish()
+    rows = load(tmp_path / "site-2", "NIC_RX_BYTES").to_pylist()
+    assert {(row["device"], row["rank"], row["value"]) for row in rows} == {("cxi0@n1", None, 2.0**32)}
+    assert len(rows) == 10

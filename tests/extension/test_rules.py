@@ -151,6 +151,19 @@ def test_gaps_and_counters_that_restart_are_no_hits():
     assert hit.value == 7
 
 
+def test_a_rule_on_a_nic_is_about_each_nic_and_the_ranks_of_its_node():
+    nics = [Device(f"cxi{index}@n1", "nic", f"cxi{index}", index, "n1") for index in range(2)]
+    rows = [
+        Sample(START_NS + second * 10**9, second, nic.uuid, {"NIC_ERRORS": 2.0 * nic.index})
+        for nic in nics
+        for second in range(60)
+    ]
+    table = SampleTable.from_samples(rows, nics, interval=1.0)
+    rule = _rule("mean above 1", "NIC_ERRORS")
+    (hit,) = hits_of([rule], table, ranks_of=lambda place: (3,) if place == "n1" else ())
+    assert (hit.device, hit.ranks) == ("cxi1@n1", (3,))
+
+
 def test_files_are_checked_with_line_and_fix(tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     for old, new, line, words in (

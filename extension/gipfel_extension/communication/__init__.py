@@ -287,7 +287,7 @@ def read_communication(
         raise GipfelError(
             f"{folder} holds no recorded communication{why}.",
             "Set TORCH_FR_BUFFER_SIZE=2000 and dump with `gipfel communication --now LAUNCH`, "
-            "or set NCCLINSPECTOR_DUMP_DIR.",
+            "or set NCCL_INSPECTOR_DUMP_DIR.",
         )
     return communication_report(traffic, sources)
 

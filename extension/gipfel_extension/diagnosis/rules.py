@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..telemetry.metric_table import EXTRA_METRICS, GPU_METRICS, TABLE, unit_of
+from ..telemetry.metric_table import HOST_METRICS, NIC_METRICS, TABLE, unit_of
 from .robust import Floats
 
 #: Statistics of a window, with explanations.
@@ -182,10 +182,10 @@ class Rule:
 
     @property
     def device_kind(self) -> str:
-        """``gpu`` or ``host``; empty for a metric that the program logs."""
+        """``gpu``, ``host`` or ``nic``; empty for a metric that the program logs."""
         if self.metric not in TABLE:
             return ""
-        return "gpu" if self.metric in GPU_METRICS or self.metric in EXTRA_METRICS else "host"
+        return "host" if self.metric in HOST_METRICS else "nic" if self.metric in NIC_METRICS else "gpu"
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -151,7 +151,7 @@ class RuleMonitor:
             ranks = {
                 each.rank
                 for each in self._locations()
-                if device.kind == "host" or each.gpu_uuid == device.uuid
+                if device.kind != "gpu" or each.gpu_uuid == device.uuid
             }
             return Place(rule.metric, device.uuid, self._node, tuple(sorted(ranks)))
 

@@ -25,14 +25,43 @@ export function Header(props: IProps): React.JSX.Element {
         hint={roleHint(model, trans)}
         value={model.selection.expression}
         onValue={value => {
-          model.selection.setExpression(value);
+          if (isLayout(value)) {
+            model.selection.setLayout(value.replace(/\s/g, ''));
+          } else {
+            model.selection.setExpression(value);
+          }
         }}
       />
       <Help term={ROLE} trans={trans} />
+      <Layout {...props} />
       <Selected {...props} />
       <Range {...props} />
       <Freshness {...props} />
     </header>
+  );
+}
+
+/** Return whether a text has sizes of several axes, such as `pp=2,dp=4`, which no selection of ranks has. */
+export function isLayout(text: string): boolean {
+  return /^[a-z]\w{0,15}=\d{1,6}(\s*,\s*[a-z]\w{0,15}=\d{1,6})+$/.test(text);
+}
+
+/** The parallel layout that was typed, and a button that forgets it. */
+function Layout(props: IProps): React.JSX.Element | null {
+  const { model, trans } = props;
+  const { selection } = model;
+  return selection.layout === '' ? null : (
+    <span className="jp-Gipfel-job-selected">
+      {trans.__('Layout')} <code>{shortened(selection.layout)}</code>{' '}
+      <button
+        className="jp-Gipfel-button jp-mod-small"
+        onClick={() => {
+          selection.setLayout('');
+        }}
+      >
+        {trans.__('Forget the layout')}
+      </button>
+    </span>
   );
 }
 

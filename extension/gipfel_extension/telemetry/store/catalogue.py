@@ -21,6 +21,7 @@ from ..metric_table import (
     HOST,
     HOST_METRICS,
     NIC,
+    NIC_METRICS,
     ON_REQUEST,
     SCORE_PARTS,
     TABLE,
@@ -263,6 +264,11 @@ def _is_wanted(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, each) for each in patterns)
 
 
+def _kind_of(metric: str) -> str:
+    """Return the kind of the devices that a metric is recorded of."""
+    return "host" if metric in HOST_METRICS else "nic" if metric in NIC_METRICS else "gpu"
+
+
 def _of_devices(
     table: SampleTable,
     wanted: Sequence[str],
@@ -271,15 +277,11 @@ def _of_devices(
     gpus: Collection[str] | None,
 ) -> Iterator[pa.Table]:
     for name in wanted:
-        for device in (*table.gpus, *table.hosts):
+        for device in (*table.gpus, *table.hosts, *table.nics):
             columns = table[device.uuid]
             rank = own.get(device.uuid)
             is_selected = (gpus is None or device.uuid in gpus) and (ranks is None or rank in ranks)
-            if (
-                is_selected
-                and name in metric_names(columns)
-                and (name in HOST_METRICS) == (device.kind == "host")
-            ):
+            if is_selected and name in metric_names(columns) and _kind_of(name) == device.kind:
                 part = _part(columns["time_ns"], columns[name], name, (device.node, device.uuid, rank))
                 if part is not None:
                     yield part
