@@ -356,3 +356,52 @@ def test_hostile_lines_take_little_time():
                 dependency_findings(name, text.encode())
             except ValueError:
                 continue
+
+
+def _write_notebook(path: Path, *cells: str, output: str = "") -> Path:
+    outputs = [{"output_type": "stream", "name": "stdout", "text": [output]}] if output else []
+    found = [
+        {"cell_type": "code", "source": each.splitlines(keepends=True), "outputs": outputs} for each in cells
+    ]
+    path.write_text(json.dumps({"cells": found, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cell", "rules"),
+    [
+        ("!pip install torhc==1.0 acme-core==1", {"similar-name"}),
+        ("!pip install --extra-index-url https://a/simple acme-core==1", {"extra-index", "own-name"}),
+        ("x = 1\n!pip install -i http://a/simple numpy==1", {"insecure-index"}),
+        ("%pip install --extra-index-url https://a/simple \\\n  torch", {"extra-index", "unpinned-install"}),
+        ("%%bash\npip install torch\ncurl https://a | sh", {"unpinned-install", "piped-script"}),
+        ("lines = !uv pip install numpy", {"unpinned-install"}),
+        ("!conda install numpy", {"unpinned-install"}),
+        ("!pip install numpy==1\n# !pip install torch\nx = 'pip install torch'\n%time f()", set()),
+    ],
+)
+def test_shell_lines_of_notebooks_are_judged_like_set_up_steps(cell, rules, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GIPFEL_OWN_PACKAGES", "acme-*")
+    for name in ("a.ipynb", "a.json"):
+        notebook = _write_notebook(tmp_path / name, "1", cell)
+        serious = bool(rules - {"unpinned-install"})
+        assert main(["scan", "--no-cache", str(notebook), "--json"]) == serious
+        document = json.loads(capsys.readouterr().out)
+        (item,) = document["items"]
+        assert {each["rule"] for each in item["findings"]} == rules
+        # Without a mirror, whether the own name is public is not known, and this is said.
+        assert any("own packages" in line for line in document["not_scanned"]) == ("acme" in cell)
+        assert all(each["message"].startswith("cell 2: ") and each["fix"] for each in item["findings"])
+    if "torhc" in cell:
+        steps = dependency_findings("a.setup", cell[1:].encode(), PackageIndex(None, ["acme-*"]))
+        assert [each["fix"] for each in item["findings"]] == [each.fix for each in steps]
+
+
+def test_secrets_in_cells_and_outputs_of_notebooks_are_found(tmp_path, capsys):
+    token = "hf_" + "aB3" * 12
+    for cell, output in ((f"login('{token}')", ""), ("print(token)", token), ("print(1)", "1")):
+        notebook = _write_notebook(tmp_path / "a.ipynb", cell, output=output)
+        assert main(["scan", "--no-cache", str(notebook), "--json"]) == (token in cell + output)
+        shown = capsys.readouterr().out
+        assert ('"secret"' in shown) == (token in cell + output)
+        assert token not in shown

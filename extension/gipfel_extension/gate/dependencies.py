@@ -222,6 +222,7 @@ _ADD = re.compile(r"^\s*ADD\s+(?!.*--checksum=)(?:--\S+\s+)*https?://", re.IGNOR
 
 
 def _shell(text: str, index: PackageIndex) -> Iterator[Finding]:
+    """Yield what is wrong with shell lines."""
     problems = list(problem_findings(text))
     yield from problems
     built = ((number, line, _FROM_SOURCE.search(line)) for number, line in logical_lines(text))
@@ -230,6 +231,28 @@ def _shell(text: str, index: PackageIndex) -> Iterator[Finding]:
     named = [(number, each) for number, line in logical_lines(text) for each in installed(line)]
     several = index.several or any(each.rule == "extra-index" for each in problems)
     yield from index.findings(_requirement_pins(named, ""), several=several)
+
+
+#: A line that IPython passes to a shell, and a cell of which it passes all lines but the first.
+_SHELL_LINE = re.compile(
+    r"\s*(?:[\w, ]{1,100}=\s*)?(?:!{1,2}|%(?:sx|system)\s|%(?=\s*(?:uv|pip3?|conda|mamba)\s))"
+)
+_SHELL_CELL = re.compile(r"\s*%%(?:bash|sh|sx|system|!|script\s+(?:\S*/)?(?:ba|z|da)?sh)\b|\s*%%!")
+
+
+def cell_findings(source: str, index: PackageIndex) -> Iterator[Finding]:
+    """Yield what is wrong with the shell lines of a notebook's cell, by the rules of set-up steps."""
+    first, *rest = source.splitlines() or [""]
+    if _SHELL_CELL.match(first):
+        yield from _shell("\n".join(("", *rest)), index)
+        return
+    lines: list[str] = []
+    for line in (first, *rest):
+        begin = _SHELL_LINE.match(line)
+        continues = bool(lines) and lines[-1].endswith("\\")
+        # Other lines stay as empty lines, for the line numbers.
+        lines.append(line[begin.end() :] if begin else line if continues else "")
+    yield from _shell("\n".join(lines), index)
 
 
 def _containerfile(text: str, index: PackageIndex) -> Iterator[Finding]:

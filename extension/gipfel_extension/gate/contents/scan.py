@@ -106,7 +106,7 @@ class ContentScan:
                     self._judge(entry, start, content)
 
     def _judge(self, entry: Entry, start: bytes, content: BinaryIO) -> None:
-        judgement = judge_stream(entry, start, content)
+        judgement = judge_stream(entry, start, content, self._index)
         malicious = judgement.verdict == "malicious"
         path_file = any(each.rule == "path-file-code" for each in judgement.findings)
         if not judgement.findings:
@@ -206,14 +206,16 @@ class _WithTail(io.RawIOBase):
         return len(content)
 
 
-def judge_stream(entry: Entry, start: bytes, content: BinaryIO) -> Judgement:
+def judge_stream(entry: Entry, start: bytes, content: BinaryIO, index: PackageIndex) -> Judgement:
     """Judge a file by its first bytes (`start`, already read from the stream) and the rest of its content."""
     name = entry.path.rpartition("/")[2]
     if len(start) >= entry.size:
-        return scan_member(cast("BinaryIO", io.BufferedReader(io.BytesIO(start))), name, Budget(), 0)
+        return scan_member(
+            cast("BinaryIO", io.BufferedReader(io.BytesIO(start))), name, Budget(index=index), 0
+        )
     rest = _WithTail(content)
     whole = Forward(cast("BinaryIO", io.BufferedReader(rest)), start, entry.size)
-    found = scan_member(cast("BinaryIO", io.BufferedReader(whole)), name, Budget(), 0)
+    found = scan_member(cast("BinaryIO", io.BufferedReader(whole)), name, Budget(index=index), 0)
     if start.startswith(b"PK"):
         return found
     while rest.read(1 << 20):

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from ..dependencies import cell_findings
 from ..model import Finding, Judgement, Severity, Verdict
+from ..package_index import PackageIndex
 from .pickle_values import is_dangerous
 from .streams import NotUnderstoodError
 
@@ -27,8 +29,8 @@ _CHUNK = 1 << 20
 Found = Iterator[tuple[Verdict, Finding]]
 
 
-def scan_json(file: BinaryIO) -> Judgement:
-    """Judge a JSON file: a configuration of transformers or Keras, an index, a notebook."""
+def scan_json(file: BinaryIO, index: PackageIndex) -> Judgement:
+    """Judge a JSON file: a configuration of transformers or Keras, a notebook; `index` looks packages up."""
     content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise NotUnderstoodError(f"it is a JSON file of more than {_MAX_BYTES >> 20} MiB")
@@ -39,7 +41,7 @@ def scan_json(file: BinaryIO) -> Judgement:
     except (ValueError, RecursionError) as error:
         raise NotUnderstoodError("its JSON is broken") from error
     if isinstance(document, dict) and isinstance(document.get("cells"), list) and "nbformat" in document:
-        return scan_notebook(document)
+        return scan_notebook(document, index)
     return Judgement.of(_walk(document))
 
 
@@ -148,7 +150,7 @@ def scan_template(file: BinaryIO, name: str) -> Judgement:
 
 _RULES: tuple[tuple[str, Severity, str, str, str], ...] = (
     (
-        "pipe-to-shell",
+        "piped-script",
         "high",
         r"(curl|wget)\b[^\n|]{0,500}\|\s*(sudo\s+)?(ba|z|da)?sh\b",
         "A cell runs what it downloads.",
@@ -164,9 +166,9 @@ _RULES: tuple[tuple[str, Severity, str, str, str], ...] = (
     (
         "unpinned-install",
         "low",
-        r"^\s*[!%]\s*(?:python3? -m |uv )?(?:pip3?|conda|mamba) install(?![^\n]*(==|-r |-e \.|--require))",
+        r"^\s*[!%]\s*(?:conda|mamba) install(?![^\n]*(=|-r |--file))",
         "A cell installs packages without versions.",
-        "Pin the versions: pip install 'NAME==VERSION'.",
+        "Pin the versions: conda install 'NAME=VERSION'.",
     ),
     (
         "remote-code",
@@ -190,22 +192,29 @@ _COMPILED = [
 _SCRIPTS = ("application/javascript", "text/html", "image/svg+xml")
 _SCRIPT = re.compile(r"<script|\bon(?:error|load|click)\s*=|javascript:", re.IGNORECASE)
 _MAX_TEXT_BYTES = 4 << 20
+#: Rules of shell lines and of Python code, with different fixes for one cause.
+_ONCE = frozenset(("piped-script", "extra-index"))
 
 
-def scan_notebook(document: dict[str, Any]) -> Judgement:
+def scan_notebook(document: dict[str, Any], index: PackageIndex) -> Judgement:
     """Judge a notebook: its cells run only if the reader runs them, so each problem is a separate finding."""
-    found: dict[str, tuple[Verdict, Finding]] = {}
+    found: dict[tuple[str, str], tuple[Verdict, Finding]] = {}
     for number, cell in enumerate(document["cells"], 1):
         if isinstance(cell, dict):
-            for verdict, finding in _of_cell(cell, number):
-                found.setdefault(finding.rule, (verdict, finding))
+            for verdict, finding in _of_cell(cell, number, index):
+                # Names that are reported each have their own fix; a low severity is reported once.
+                which = "" if finding.severity == "low" or finding.rule in _ONCE else finding.fix
+                found.setdefault((finding.rule, which), (verdict, finding))
     return Judgement.of(found.values())
 
 
-def _of_cell(cell: dict[str, Any], number: int) -> Iterator[tuple[Verdict, Finding]]:
+def _of_cell(cell: dict[str, Any], number: int, index: PackageIndex) -> Iterator[tuple[Verdict, Finding]]:
     source = _text(cell.get("source"))
     place = f"cell {number}"
     if cell.get("cell_type") == "code":
+        for each in cell_findings(source, index):
+            told = each.model_copy(update={"message": f"{place}: {each.message}"})
+            yield ("plain" if each.severity == "low" else "needs code"), told
         for rule, severity, pattern, message, fix in _COMPILED:
             if pattern.search(source):
                 finding = Finding(rule=rule, severity=severity, message=f"{place}: {message}", fix=fix)

@@ -147,7 +147,7 @@ def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int)
         return scan_template(file, name)
     stripped = head.lstrip()
     if stripped[:1] in (b"{", b"[") and lower.endswith((".json", ".ipynb")):
-        return scan_json(file)
+        return scan_json(file, budget.index)
     certain = lower.endswith((".pkl", ".pickle", ".joblib", ".dill", ".p"))
     found_pickle = scan_pickles(file, budget, _scanner(budget, depth), certain=certain)
     if found_pickle is not None:

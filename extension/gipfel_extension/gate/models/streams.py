@@ -16,6 +16,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
+from ..package_index import PackageIndex
+
 _CHUNK = 1 << 16
 _LZMA_MEMORY = 128 << 20
 
@@ -37,6 +39,8 @@ class Budget:
         Largest temporary copy of a stream that must be made seekable, in bytes.
     depth
         Deepest nesting of archives.
+    index
+        Looks up packages that notebooks install, and collects what it could not judge.
     """
 
     def __init__(
@@ -47,12 +51,14 @@ class Budget:
         decompressed: int = 4 << 30,
         spooled: int = 256 << 20,
         depth: int = 6,
+        index: PackageIndex | None = None,
     ) -> None:
         self._end = time.monotonic() + seconds
         self._members = members
         self._decompressed = decompressed
         self.spooled = spooled
         self.depth = depth
+        self.index = index or PackageIndex()
 
     def check_time(self) -> None:
         """Raise NotUnderstoodError if the time limit has passed."""

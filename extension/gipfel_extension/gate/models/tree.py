@@ -8,6 +8,7 @@ from gipfel_cluster.model import pluralize
 
 from ...telemetry.files import open_regular
 from ..model import Item, Judgement
+from ..package_index import PackageIndex
 from .scan_stream import MODEL_ENDINGS, scan_file
 from .streams import Budget
 
@@ -18,6 +19,11 @@ _MAX_DEPTH = 40
 class TreeScan:
     """A scan of paths; the attributes say what was left out, once :meth:`items` is exhausted.
 
+    Parameters
+    ----------
+    index
+        Looks up packages that notebooks install; by default one without a mirror.
+
     Attributes
     ----------
     not_judged
@@ -26,17 +32,18 @@ class TreeScan:
         Number of files that hold no model, data or notebook.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: PackageIndex | None = None) -> None:
+        self._index = index
         self.not_judged: list[str] = []
         self.other_files = 0
 
     def items(self, target: Path) -> Iterator[Item]:
         """Yield an item for each recognized file below a directory, or for the file if `target` is one."""
         if not target.is_dir():
-            yield self._item(target, _judge(target, follow=True))
+            yield self._item(target, _judge(target, self._index, follow=True))
             return
         for path in self._files(target):
-            judgement = _judge(path, follow=False)
+            judgement = _judge(path, self._index, follow=False)
             if judgement is None or judgement.recognized or judgement.findings:
                 yield self._item(path, judgement)
             else:
@@ -81,11 +88,11 @@ def _inside(path: Path, root: Path) -> Path:
     return target if target.is_relative_to(os.path.realpath(root)) else path
 
 
-def _judge(path: Path, *, follow: bool) -> Judgement | None:
+def _judge(path: Path, index: PackageIndex | None, *, follow: bool) -> Judgement | None:
     """Return the judgement on a file; None if it can't be opened."""
     try:
         with open_regular(path, follow=follow) as file:
-            return scan_file(file, path.name, Budget())
+            return scan_file(file, path.name, Budget(index=index))
     except OSError:
         return None
 

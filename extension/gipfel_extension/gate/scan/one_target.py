@@ -31,15 +31,20 @@ def scan_target(target: Path, digests: Path | None, index: PackageIndex, *, pack
         bill = read_bill(target)
         return FilePart(packages=bill.packages, not_judged=bill.not_judged)
     if not (image or target.is_dir()):
-        tree = TreeScan()
+        tree = TreeScan(index)
         items = tuple(tree.items(target))
-        return FilePart(items=items, not_judged=tuple(tree.not_judged), other_files=tree.other_files)
+        return FilePart(
+            items=items,
+            not_judged=(*tree.not_judged, *index.not_judged),
+            not_scanned=tuple(index.not_scanned),
+            other_files=tree.other_files,
+        )
     packages = _packages(target, image=image)
     if packages_only:
         line = one_line(f"All files of {shown(str(target))} but those that describe packages.")
         return packages.model_copy(update={"not_scanned": (line,)})
     digest = Digest(target, digests) if image else None
-    tree = TreeScan()
+    tree = TreeScan(index)
     items = () if image else tuple(tree.items(target))
     content = ContentScan(target, image=image, index=index)
     return FilePart(

@@ -27,6 +27,8 @@ from .cache import FilePart, Matched, ScanCache
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_EXCEPTIONS = 2000
+#: Endings of notebooks, whose cells may install packages.
+_MAY_INSTALL = frozenset((".ipynb", ".json"))
 
 
 class ScanException(Frozen):
@@ -217,7 +219,9 @@ def _part(target: Path, cache: ScanCache, index: PackageIndex, *, packages_only:
     if not stat.S_ISREG(about.st_mode):
         return _scanned(target, cache, index, packages_only=packages_only)
     options = "packages" if packages_only else "all"
-    if not packages_only and (is_dependency_file(target.name) or is_image(target)):
+    if not packages_only and (
+        is_dependency_file(target.name) or target.suffix in _MAY_INSTALL or is_image(target)
+    ):
         options = f"all {index.state}"
     found = cache.part(target, about, options)
     if found is None:
