@@ -27,6 +27,7 @@ from .installation import (
 )
 from .installation import RULE as INSTALL_HOOK
 from .model import Finding, Severity
+from .other_locks import pipfile_findings, yarn_findings
 from .package_index import PackageIndex, Pin, normal_package
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*(.*)")
@@ -287,6 +288,8 @@ _KINDS: tuple[tuple[re.Pattern[str], _Kind], ...] = (
     (re.compile(r"pyproject\.toml"), project_findings),
     (re.compile(r"(uv|poetry)\.lock|pylock(\..+)?\.toml"), lock_findings),
     (re.compile(r"package-lock\.json|npm-shrinkwrap\.json"), npm_lock_findings),
+    (re.compile(r"Pipfile\.lock"), pipfile_findings),
+    (re.compile(r"yarn\.lock"), yarn_findings),
     (re.compile(r"package\.json"), lambda text, _: package_json_findings(text)),
     (re.compile(r"\.npmrc"), lambda text, _: npm_settings_findings(text)),
     (re.compile(r"setup\.py"), lambda text, _: setup_findings(text)),

@@ -135,7 +135,7 @@ class ContentScan:
         try:
             findings += dependency_findings(entry.path, start, self._index)
         except ValueError as error:
-            self.not_judged.append(one_line(f"{self._name(entry)} is broken: {str(error)[:200]}."))
+            self.not_judged.append(one_line(f"{self._name(entry)} could not be judged: {str(error)[:200]}."))
         if findings:
             self._add(Item(path=self._name(entry), verdict="plain", findings=tuple(findings)))
 

@@ -65,7 +65,7 @@ def _dependencies(target: Path, index: PackageIndex) -> FilePart:
         found = dependency_findings(target.name, read_regular(target, _MAX_TEXT_BYTES, follow=True), index)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)
-        return FilePart(not_judged=(one_line(f"{name} can't be judged: {reason[:200]}."),))
+        return FilePart(not_judged=(one_line(f"{name} could not be judged: {reason[:200]}."),))
     return FilePart(
         items=(Item(path=name, verdict="plain", findings=tuple(found)),),
         not_judged=tuple(index.not_judged),
