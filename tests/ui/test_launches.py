@@ -137,9 +137,10 @@ def _wait_until_further(view: Locator, before: int) -> None:
 def _open_from_launcher(page: Page, screenshot: Callable[[Page, str], Path]) -> None:
     """Press "Training Launch" in the launcher, see its form without running a cell, and come back."""
     cards = page.locator(".jp-LauncherCard[data-category='Gipfel']")
-    # The panel, the job page, a new launch, and the notebooks that come with Gipfel.
+    # The panel, the job page, a new launch, the documentation, and the notebooks that come with Gipfel.
     expect(cards.filter(has_text="Train on many GPUs")).to_be_visible()
-    expect(cards).to_have_count(3 + len(list(_NOTEBOOKS.glob("*.ipynb"))))
+    expect(cards.filter(has_text="Documentation")).to_be_visible()
+    expect(cards).to_have_count(4 + len(list(_NOTEBOOKS.glob("*.ipynb"))))
     screenshot(page, "33-launcher")
     cards.filter(has_text="Training Launch").click()
     output = page.locator(".jp-OutputArea").first

@@ -71,6 +71,7 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     palette?.addItem({ command: CommandIDs.takeTour, category });
     palette?.addItem({ command: CommandIDs.openDocumentation, category });
     launcher?.add({ command, args: { short: true }, category, rank: 0 });
+    launcher?.add({ command: CommandIDs.openDocumentation, args: { short: true }, category, rank: 100 });
     return panel;
   }
 };
@@ -114,9 +115,15 @@ function addCommands(app: JupyterFrontEnd, panel: GipfelPanel, trans: Translatio
     }
   });
   app.commands.addCommand(CommandIDs.openDocumentation, {
-    label: args => (args.isMenu === true ? trans.__('Documentation') : trans.__('Open the Documentation')),
+    label: args =>
+      args.isMenu === true || args.short === true
+        ? trans.__('Documentation')
+        : trans.__('Open the Documentation'),
     caption: trans.__('Open the documentation of Gipfel in a new tab of the browser'),
-    describedBy: { args: { type: 'object', properties: { isMenu: { type: 'boolean' } } } },
+    icon: args => (args.short === true ? mountainIcon : undefined),
+    describedBy: {
+      args: { type: 'object', properties: { isMenu: { type: 'boolean' }, short: { type: 'boolean' } } }
+    },
     execute: () => {
       window.open(DOCUMENTATION, '_blank', 'noopener');
     }
