@@ -170,6 +170,38 @@ def test_a_manifest_that_lies_is_found(tmp_path: Path, image: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"files": 1}, "a.sqsh.json says 1 files, and the manifest 2."),
+        ({"data_bytes": 7}, "a.sqsh.json says 7 bytes of files, and the manifest 36."),
+        ({"croissant": {"@context": {}, "name": "pears"}}, "a.sqsh.json has other Croissant metadata"),
+        ({"croissant": None}, "a.sqsh.json has other Croissant metadata than the image."),
+        (
+            {"packing": {"access": "sequential", "compression": "none", "block_size": 131_072}},
+            "a.sqsh.json says other settings of packing than the manifest.",
+        ),
+        (
+            {"removals": [{"root": "0" * 64, "removed": "2026-01-01T00:00:00Z", "paths": 3}]},
+            "a.sqsh.json says 3 removed paths, and the manifest 0.",
+        ),
+    ],
+)
+def test_a_summary_that_lies_is_found(tmp_path: Path, change: dict[str, object], problem: str) -> None:
+    tree, path = tmp_path / "tree", tmp_path / "a.sqsh"
+    tree.mkdir()
+    (tree / "croissant.json").write_text('{"@context": NaN, "name": "pairs"}')
+    (tree / "b.txt").write_text("b\n")
+    pack(PackRequest(tree, path, compression="none", environment=dict(os.environ)))
+    assert verify(path).valid
+    content = json.loads(summary_path(path).read_text())
+    assert content["croissant"] == {"@context": None, "name": "pairs"}
+    summary_path(path).write_text(json.dumps(content | change))
+    found = verify(path).problems
+    assert len(found) == 1
+    assert found[0].startswith(problem)
+
+
 def test_directories_that_contain_each_other_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tree/inner-directory").mkdir(parents=True)
     image = plain(tmp_path / "tree", tmp_path / "a.sqsh", "-noI")

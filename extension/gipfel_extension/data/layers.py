@@ -20,7 +20,16 @@ from typing import Any, BinaryIO, cast
 from gipfel_cluster.model import GipfelError
 
 from ..telemetry.files import open_regular
-from .manifest import MANIFEST_NAME, Base, Entry, Removal, Summary, display_paths, read_summary
+from .manifest import (
+    CROISSANT_PATH,
+    MANIFEST_NAME,
+    Base,
+    Entry,
+    Removal,
+    Summary,
+    display_paths,
+    read_summary,
+)
 from .options import Plan
 from .pack import PackRequest, pack, utc_now
 from .source import FileVersion, ScannedEntry, Source
@@ -160,7 +169,8 @@ def remove(request: RemoveRequest) -> Summary:
         each.kind == "removed" for each in entries.values()
     )
     removal = Removal(root=before.root, removed=utc_now(), paths=count)
-    croissant = before.croissant if b"croissant.json" not in request.paths else None
+    gone = {each.rstrip(b"/") for each in request.paths}
+    croissant = before.croissant if CROISSANT_PATH not in gone else None
     with SquashfsFile(path) as image:
         source = _image_source(image, kept)
         # Keep the time that all files in the image have.

@@ -21,16 +21,17 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 
-from ..telemetry.files import open_regular, read_json
+from ..telemetry.files import open_regular, read_json, read_regular
 
 MANIFEST_NAME = b".gipfel-manifest.jsonl"
+CROISSANT_PATH = b"croissant.json"
 #: Bytes of the image that each chunk hash in the summary covers.
 CHUNK_BYTES = 4 << 20
 
 _VERSION = 1
 _MAX_SUMMARY_BYTES = 256 << 20
 _MAX_LINE_BYTES = 512 << 10
-_MAX_CROISSANT_BYTES = 4 << 20
+MAX_CROISSANT_BYTES = 4 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KINDS = frozenset(("file", "directory", "symlink", "hardlink", "removed"))
 
@@ -234,8 +235,17 @@ def write_summary(image: Path, summary: Summary, mode: int) -> None:
 def read_croissant(source: Path) -> dict[str, Any] | None:
     """Return ``croissant.json`` of a data set, or None. Source: docs.mlcommons.org/croissant."""
     try:
-        found = read_json(source / "croissant.json", _MAX_CROISSANT_BYTES)
-    except (OSError, ValueError):
+        return parse_croissant(read_regular(source / to_text(CROISSANT_PATH), MAX_CROISSANT_BYTES))
+    except OSError:
+        return None
+
+
+def parse_croissant(content: bytes) -> dict[str, Any] | None:
+    """Return the metadata in the content of a ``croissant.json``; None if it has no context."""
+    try:
+        # NaN and infinity are not JSON; a summary can't hold them.
+        found = json.loads(content, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and "@context" in found else None
 

@@ -17,19 +17,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
 
 from ..telemetry.files import open_regular, read_tail
 from .manifest import (
     CHUNK_BYTES,
+    CROISSANT_PATH,
+    MAX_CROISSANT_BYTES,
     Base,
     Entry,
     Origin,
     Summary,
+    display_path,
     earlier_summary_path,
     is_earlier_image,
-    read_croissant,
+    parse_croissant,
     root_of,
     summary_path,
     write_summary,
@@ -112,11 +116,26 @@ def pack(request: PackRequest) -> Summary:
             origin=previous.origin if previous else origin_of(source, f"mksquashfs {packer.version}"),
             base=previous.base if previous else request.base,
             removals=previous.removals if previous else (),
-            croissant=previous.croissant if previous else read_croissant(source.path),
+            croissant=previous.croissant if previous else _croissant(source),
             chunks=chunks,
         )
         _install(image, target, summary)
     return summary
+
+
+def _croissant(source: Source) -> dict[str, Any] | None:
+    """Return the Croissant metadata among the entries of a source, wherever the source keeps them."""
+    for each in source.entries:
+        if each.entry.path == CROISSANT_PATH and each.entry.kind in {"file", "hardlink"}:
+            try:
+                with source.open(each) as file:
+                    content = file.read(MAX_CROISSANT_BYTES + 1)
+            except OSError as error:
+                raise GipfelError(
+                    f"{display_path(CROISSANT_PATH)} can't be read: {error.strerror}.", "Check the file."
+                ) from error
+            return parse_croissant(content) if len(content) <= MAX_CROISSANT_BYTES else None
+    return None
 
 
 def hash_chunks(image: Path) -> tuple[str, ...]:

@@ -109,7 +109,8 @@ def scan_shards(path: Path) -> Source:
             entries[entry.path] = ScannedEntry(entry, state)
     if index:
         _check_counts(path, index, entries, places)
-    if index and index.croissant is not None:
+    beside = CROISSANT_NAME.encode() not in entries and (path / CROISSANT_NAME).is_file()
+    if index.croissant is not None if index else beside:
         places |= _croissant(path, index, entries, shards)
     _add_directories(path, entries)
     ordered = tuple(entries[each] for each in sorted(entries))
@@ -274,7 +275,7 @@ def _entry(shard: Path, member: tarfile.TarInfo, size: int) -> Entry:
 
 
 def _croissant(
-    path: Path, index: ShardIndex, entries: dict[bytes, ScannedEntry], shards: dict[Path, FileVersion]
+    path: Path, index: ShardIndex | None, entries: dict[bytes, ScannedEntry], shards: dict[Path, FileVersion]
 ) -> dict[bytes, _Place]:
     name = CROISSANT_NAME.encode()
     try:
@@ -284,7 +285,7 @@ def _croissant(
         raise GipfelError(f"{path / CROISSANT_NAME} is missing.", "Copy the shards again.") from error
     except OSError as error:
         raise ShardReadError(path / CROISSANT_NAME, error) from error
-    if digest != index.croissant_sha256:
+    if index and digest != index.croissant_sha256:
         raise _damaged(path / CROISSANT_NAME)
     shards[path / CROISSANT_NAME] = FileVersion.of(state)
     entries[name] = ScannedEntry(Entry(name, "file", 0o644, state.st_size), FileVersion.of(state))

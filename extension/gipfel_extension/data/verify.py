@@ -7,8 +7,10 @@ attributes are covered only by the chunks.
 """
 
 import hashlib
+import json
 import os
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +19,18 @@ from pathlib import Path
 from gipfel_cluster.model import Frozen, GipfelError
 
 from ..telemetry.files import open_regular
-from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, display_path, parse_manifest, read_summary
+from .manifest import (
+    CHUNK_BYTES,
+    CROISSANT_PATH,
+    MANIFEST_NAME,
+    MAX_CROISSANT_BYTES,
+    Entry,
+    Summary,
+    display_path,
+    parse_croissant,
+    parse_manifest,
+    read_summary,
+)
 from .pack import hash_chunk
 from .source import ScannedEntry, scan
 from .squashfs import MAX_ENTRIES, ImageReadError, Node, SquashfsFile, read_blocks, walk
@@ -77,7 +90,7 @@ def verify(path: Path, *, percent: float = 100.0, seed: int | None = None) -> Ve
             entries = read_entries(image, nodes, None if summary is None else summary.manifest)
             problems += _tree_differences(entries, nodes)
             if summary is not None:
-                problems += _summary_differences(path, summary, entries)
+                problems += _summary_differences(image, nodes, summary, entries)
             files, changed = _check_contents(image, entries, nodes, sampled)
             problems += changed
         except ImageReadError:
@@ -204,10 +217,32 @@ def unsafe_entries(nodes: Iterable[Node]) -> Iterator[str]:
             yield f"{display_path(node.path)} is a set-user-id or set-group-id file."
 
 
-def _summary_differences(path: Path, summary: Summary, entries: dict[bytes, Entry]) -> Iterator[str]:
-    files = sum(each.kind in {"file", "hardlink"} for each in entries.values())
-    if files != summary.files:
-        yield f"{path.name}.json says {summary.files} files, and the manifest {files}."
+def _summary_differences(
+    image: SquashfsFile, nodes: dict[bytes, Node], summary: Summary, entries: dict[bytes, Entry]
+) -> Iterator[str]:
+    """Yield a sentence for each fact of the summary that differs in the image, which has no origin."""
+    name = f"{image.path.name}.json"
+    kinds = Counter(each.kind for each in entries.values())
+    size = sum(each.size for each in entries.values())
+    for noun, said, found in (
+        ("files", summary.files, kinds["file"] + kinds["hardlink"]),
+        ("bytes of files", summary.data_bytes, size),
+    ):
+        if said != found:
+            yield f"{name} says {said} {noun}, and the manifest {found}."
+    removed = sum(each.paths for each in summary.removals)
+    # Fetched data may have tombstones of its own.
+    if removed > kinds["removed"]:
+        yield f"{name} says {removed} removed paths, and the manifest {kinds['removed']}."
+    header = json.loads(next(read_blocks(image, nodes[MANIFEST_NAME])).split(b"\n")[0])
+    if {**header, **summary.packing.model_dump()} != header:
+        yield f"{name} says other settings of packing than the manifest."
+    node = nodes.get(CROISSANT_PATH)
+    content = b""
+    if node is not None and node.kind == "file" and node.size <= MAX_CROISSANT_BYTES:
+        content = b"".join(read_blocks(image, node))
+    if parse_croissant(content) != summary.croissant:
+        yield f"{name} has other Croissant metadata than the image."
 
 
 def _tree_differences(entries: dict[bytes, Entry], nodes: dict[bytes, Node]) -> Iterator[str]:
