@@ -144,12 +144,14 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     _IMAGE.parent.mkdir(exist_ok=True)
     _IMAGE.write_bytes(static_image(figure, width=1200))
     own = statistics.mean(sum(cost for kind in KINDS for cost, _ in timer[kind]) for timer in timers)
-    ratio = max(report.cost.cost_s / own, own / report.cost.cost_s)
+    # No samples were recorded, so what torch.save took is among the checkpoints or evaluations.
+    found = report.cost.cost_s + report.cost.regular_s
+    ratio = max(found / own, own / found)
     print("\n".join(report.cost.sentences()), file=sys.stderr)
     return [
         *rows,
         {
-            "name": "checkpoint-cost (larger/smaller)", "ours": report.cost.cost_s, "peer": own, "unit": "s",
+            "name": "checkpoint-cost (larger/smaller)", "ours": found, "peer": own, "unit": "s",
             "ratio": ratio, "bound": BOUND_COST, "holds": ratio <= BOUND_COST,
         },
     ]  # fmt: skip

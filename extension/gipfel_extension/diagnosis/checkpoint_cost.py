@@ -5,13 +5,14 @@ so the throughput dips. The cost of such a dip is the time that the steps during
 median of the steps around them; equal numbers before and after are compared, so that a trend cancels out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .phases import duration_text, find_phases, step_intervals
+from ..telemetry.sample import SampleTable
+from .phases import NAMES, duration_text, find_phases, step_intervals
 from .robust import Floats
 from .steps import StepTable
 
@@ -81,7 +82,9 @@ class CheckpointCost:
         Seconds for which training would have been stopped without background writing: the sum over the
         checkpoints of the slowest rank's time.
     blocking_s, blocking_count
-        Interruptions without a record of a writer, such as those of ``torch.save``.
+        Interruptions without a record of a writer during which files were written, as by ``torch.save``.
+    regular_s, regular_count
+        Regular interruptions that may be checkpoints or evaluations, which are not counted.
     unclear_s, unclear_count
         Interruptions at irregular steps, which are not counted.
     lower
@@ -99,6 +102,8 @@ class CheckpointCost:
     blocked_s: float
     blocking_s: float
     blocking_count: int
+    regular_s: float
+    regular_count: int
     unclear_s: float
     unclear_count: int
     lower: tuple[float, float, float]
@@ -124,6 +129,13 @@ class CheckpointCost:
         noun = "checkpoint" if count == 1 else "checkpoints"
         if count:
             found.append(f"{count} {noun} cost {duration_text(max(0.0, self.cost_s))}{share}.")
+        if self.regular_count:
+            name = NAMES["regular"][self.regular_count != 1]
+            share = f" ({self.regular_s / self.total_s:.1%} of the run)" if self.total_s > 0 else ""
+            found.append(
+                f"{self.regular_count} {name} without a record took {duration_text(self.regular_s)}{share}; "
+                "no samples show which, so they are not counted."
+            )
         if self.dips:
             middle, low, high = (100 * each for each in self.lower)
             clear = "" if self.chance < _SIGNIFICANT else ", which may be chance"
@@ -159,7 +171,8 @@ class CheckpointCost:
             "step_s": round(self.step_s, 6), "total_s": round(self.total_s, 3),
             "cost_s": round(self.cost_s, 3), "stall_s": round(self.stall_s, 3),
             "saved_s": round(self.saved_s, 3), "blocking_s": round(self.blocking_s, 3),
-            "blocking_count": self.blocking_count, "unclear_s": round(self.unclear_s, 3),
+            "blocking_count": self.blocking_count, "regular_s": round(self.regular_s, 3),
+            "regular_count": self.regular_count, "unclear_s": round(self.unclear_s, 3),
             "unclear_count": self.unclear_count,
             "lower_percent": [round(100 * each, 2) for each in self.lower], "chance": round(self.chance, 4),
             "dips": [
@@ -171,15 +184,27 @@ class CheckpointCost:
         }  # fmt: skip
 
 
-def checkpoint_cost(steps: StepTable, writes: Sequence[Write]) -> CheckpointCost | None:
-    """Return the cost of checkpoints; None if there are too few steps to know their usual duration."""
+def checkpoint_cost(
+    steps: StepTable, writes: Sequence[Write], samples: Callable[[], SampleTable | None] = lambda: None
+) -> CheckpointCost | None:
+    """Return the cost of checkpoints; None if there are too few steps to know their usual duration.
+
+    Parameters
+    ----------
+    samples
+        Returns the run's samples, which distinguish checkpoints from evaluations; called only if needed.
+    """
     # Dips have the cost of recorded writes. Other interruptions may be checkpoints without a record.
-    phases = find_phases(steps, explained=[(each.begin_ns, each.end_ns) for each in writes])
+    explained = [(each.begin_ns, each.end_ns) for each in writes]
+    phases = find_phases(steps, explained=explained)
     if phases is None:
         return None
+    if any(each.kind in {"regular", "pause"} for each in phases.phases):
+        phases = find_phases(steps, samples(), explained=explained) or phases
     dips = find_dips(steps, writes)
     lower, chance = _mean_with_interval([each.lower for each in dips])
-    blocking = [each for each in phases.phases if each.kind in {"checkpoint", "regular"}]
+    blocking = [each for each in phases.phases if each.kind == "checkpoint"]
+    regular = [each for each in phases.phases if each.kind == "regular"]
     unclear = [each for each in phases.phases if each.kind == "pause"]
     known = [each for each in writes if each.rank_seconds and each.bytes]
     peak = [each.bytes / max(1e-9, *each.rank_seconds) for each in known if len(each.rank_seconds) > 1]
@@ -191,6 +216,7 @@ def checkpoint_cost(steps: StepTable, writes: Sequence[Write]) -> CheckpointCost
         sum(each.stall_s for each in used),
         sum(each.stall_s + max(each.rank_seconds, default=each.write_s) for each in used),
         sum(each.seconds for each in blocking), sum(len(each.times_ns) for each in blocking),
+        sum(each.seconds for each in regular), sum(len(each.times_ns) for each in regular),
         sum(each.seconds for each in unclear), sum(len(each.times_ns) for each in unclear), lower, chance,
         float(np.median(peak)) if peak else 0.0, float(np.median(spread)) if spread else 0.0,
     )  # fmt: skip

@@ -32,6 +32,7 @@ from ..telemetry.figures.stack import Plot, stacked, with_time_range
 from ..telemetry.files import read_json
 from ..telemetry.sample import SourceError
 from ..vetting.history.queries import known_failures
+from .run_roles import samples_of_run
 
 #: Variable with the site's command that prints the storage quota of the user who runs it.
 STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
@@ -195,7 +196,9 @@ def read_checkpoints(
             notes.append(str(error))
         if steps is None:
             notes.append("The run has no steps, which show what checkpoints cost: log step_s on every rank.")
-    cost = None if steps is None else checkpoint_cost(steps, writes)
+    cost = None
+    if run is not None and steps is not None:
+        cost = checkpoint_cost(steps, writes, lambda: samples_of_run(run))
     if steps is not None and cost is None:
         notes.append("The run has too few steps to know the usual one.")
     return CheckpointReport(

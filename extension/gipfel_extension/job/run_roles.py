@@ -342,7 +342,7 @@ def diagnose_run(
     gpus = gpu_uuids_by_rank(found.locations)
     started = [each.time_ns for each in recorded_ranks(run, found.reports.launch or None) if each.time_ns]
     begin_ns = min(started, default=None)
-    verdicts = diagnose(steps, roles, samples=lambda: _samples(run), gpus=gpus, begin_ns=begin_ns)
+    verdicts = diagnose(steps, roles, samples=lambda: samples_of_run(run), gpus=gpus, begin_ns=begin_ns)
     storage = storage_report(run)
     of_storage = () if storage is None else storage.verdicts
     return replace(
@@ -352,7 +352,8 @@ def diagnose_run(
     )
 
 
-def _samples(run: Path) -> SampleTable | None:
+def samples_of_run(run: Path) -> SampleTable | None:
+    """Return the recorded samples of a run; None if there are none or they can't be read."""
     try:
         return open_recording(run).table
     except SourceError:
