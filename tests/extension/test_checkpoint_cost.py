@@ -143,6 +143,34 @@ def test_the_report_of_a_run_uses_its_samples(tmp_path: Path, monkeypatch: pytes
     assert report.cost.blocking_count == 10
 
 
+@pytest.mark.parametrize("has_samples", [True, False])
+def test_blocking_checkpoints_are_marked_where_training_stood_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_samples: bool
+) -> None:
+    steps, writes, _ = course(0.0, stall_s=2.0)
+    steps, samples = sampled(steps, writes, written=5e8, busy=0.0)
+    run = run_with(tmp_path, writes, steps)
+    # The first write was recorded; the other nine blocked, without a record.
+    moved_ns = int(steps.time_ns[writes[0].step + 7])
+    (tmp_path / "kept/.history.json").write_text(
+        json.dumps(
+            {"writes": [{"step": writes[0].step, "time_ns": moved_ns, "stall_s": 2.0,
+                         "write_s": writes[0].write_s, "bytes": 1, "rank_seconds": [3.0]}]}
+        )
+    )  # fmt: skip
+    if has_samples:
+        monkeypatch.setattr("gipfel_extension.job.checkpoints.samples_of_run", {run: samples}.get)
+    figure = checkpoint_figure(read_checkpoints([tmp_path / "kept"], run))
+    assert figure
+    marked = [each for each in figure["layout"]["shapes"] if each["name"] == "evidence"]
+    assert len(marked) == 10
+    assert all(each["x1"] - each["x0"] == pytest.approx(2000, abs=100) for each in marked[1:])
+    ends = [int(steps.time_ns[each.step]) // 10**6 for each in writes]
+    assert [each["x1"] for each in marked[1:]] == pytest.approx(ends[1:], abs=2)
+    noun = "checkpoints" if has_samples else "checkpoints or evaluations"
+    assert f"Steps per second, 10 {noun} marked" in json.dumps(figure)
+
+
 def mixed(draw: np.random.Generator) -> tuple[StepTable, list[Write], float]:
     """Return a run with a blocking checkpoint at a distance, recorded writes between them, and other pauses.
 

@@ -87,6 +87,8 @@ class CheckpointCost:
         Regular interruptions that may be checkpoints or evaluations, which are not counted.
     unclear_s, unclear_count
         Interruptions at irregular steps, which are not counted.
+    interruptions_ns
+        Beginnings and ends, in UTC nanoseconds, of the interruptions in ``blocking_s`` and ``regular_s``.
     lower
         Mean share by which the throughput was lower during a write, and the bounds of its 95 % interval.
     chance
@@ -106,6 +108,7 @@ class CheckpointCost:
     regular_count: int
     unclear_s: float
     unclear_count: int
+    interruptions_ns: tuple[tuple[int, int], ...]
     lower: tuple[float, float, float]
     chance: float
     peak: float
@@ -217,7 +220,8 @@ def checkpoint_cost(
         sum(each.stall_s + max(each.rank_seconds, default=each.write_s) for each in used),
         sum(each.seconds for each in blocking), sum(len(each.times_ns) for each in blocking),
         sum(each.seconds for each in regular), sum(len(each.times_ns) for each in regular),
-        sum(each.seconds for each in unclear), sum(len(each.times_ns) for each in unclear), lower, chance,
+        sum(each.seconds for each in unclear), sum(len(each.times_ns) for each in unclear),
+        tuple(sorted(span for each in (*blocking, *regular) for span in each.spans_ns)), lower, chance,
         float(np.median(peak)) if peak else 0.0, float(np.median(spread)) if spread else 0.0,
     )  # fmt: skip
 

@@ -56,12 +56,21 @@ class Phase:
         Total cost in seconds, beyond the usual duration of the steps.
     every
         Number of steps from one interruption to the next; None if they are not regular.
+    each_s
+        Cost of each interruption in seconds.
     """
 
     kind: str
     times_ns: tuple[int, ...]
     seconds: float
     every: int | None = None
+    each_s: tuple[float, ...] = ()
+
+    @property
+    def spans_ns(self) -> tuple[tuple[int, int], ...]:
+        """Beginning and end of each interruption, in UTC nanoseconds."""
+        pairs = zip(self.times_ns, self.each_s, strict=True)
+        return tuple((begin, begin + int(seconds * 1e9)) for begin, seconds in pairs)
 
     def sentence(self, total_s: float) -> str:
         """Return a sentence on number, distance and cost of the interruptions in a run of `total_s`."""
@@ -167,8 +176,8 @@ def find_phases(
     for name, own in groups.items():
         if own:
             every = _every(step[own]) if name != "pause" else None
-            cost = float(excess[own].sum())
-            found.append(Phase(name, tuple(begins[column] for column in own), cost, every))
+            each_s = tuple(float(excess[column]) for column in own)
+            found.append(Phase(name, tuple(begins[column] for column in own), sum(each_s), every, each_s))
     start = int(steps.time_ns[0]) if begin_ns is None else begin_ns
     total = max(float(seconds.sum()), (int(steps.time_ns[-1]) - start) / 1e9 if steps.time_ns[0] > 0 else 0.0)
     return RunPhases(float(np.median(usual)), sigma, len(steps.steps), total, tuple(found))
@@ -203,7 +212,7 @@ def _set_up(steps: StepTable, usual: float, first: int, excess: Floats, begin_ns
     if begin_ns is not None and 0 < begin_ns < start:
         cost += max(0.0, (start - begin_ns) / 1e9 - usual)
         start = begin_ns
-    return [Phase("set_up", (start,), cost)] if cost > usual else []
+    return [Phase("set_up", (start,), cost, None, (cost,))] if cost > usual else []
 
 
 def _kind(samples: SampleTable | None, begin_ns: int, end_ns: int) -> str:

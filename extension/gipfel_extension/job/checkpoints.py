@@ -23,7 +23,7 @@ from ..data.checkpoints import (
     read_writes,
 )
 from ..diagnosis.checkpoint_cost import CheckpointCost, Write, checkpoint_cost
-from ..diagnosis.phases import duration_text, step_intervals
+from ..diagnosis.phases import NAMES, duration_text, step_intervals
 from ..diagnosis.steps import StepTable, steps_of_run
 from ..saturation.advice.checkpoint import daly
 from ..saturation.settings import Settings
@@ -291,7 +291,7 @@ def storage_quota(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def checkpoint_figure(report: CheckpointReport, *, dark: bool = False) -> dict[str, Any] | None:
-    """Return the steps per second of a run over time, with each write marked; None without steps."""
+    """Return the steps per second of a run over time, with checkpoints marked; None without steps."""
     if report.steps is None or report.cost is None:
         return None
     seconds, numbers = step_intervals(report.steps)
@@ -313,9 +313,12 @@ def checkpoint_figure(report: CheckpointReport, *, dark: bool = False) -> dict[s
         "y": [round(1 / report.cost.step_s, 4)] * 2,
         "line": {"color": COLORS["grey"][dark], "dash": "dot", "width": 1.2},
     }  # fmt: skip
-    count = len(report.cost.dips)
-    plot = Plot(f"Steps per second, {count} writes marked", (line, usual), pixels=160)
+    # Training stands still in a blocking checkpoint: these are the deepest dips.
+    dips = [(each.begin_ns, each.end_ns) for each in report.cost.dips]
+    marked = sorted((*dips, *report.cost.interruptions_ns))[-_MAX_MARKED:]
+    noun = NAMES["regular" if report.cost.regular_count else "checkpoint"][len(marked) != 1]
+    plot = Plot(f"Steps per second, {len(marked)} {noun} marked", (line, usual), pixels=160)
     figure = stacked([plot], title="", span_ms=(times[0], times[-1]), dark=dark)
-    for dip in report.cost.dips[-_MAX_MARKED:]:
-        figure = with_time_range(figure, dip.begin_ns, dip.end_ns, dark=dark)
+    for begin_ns, end_ns in marked:
+        figure = with_time_range(figure, begin_ns, end_ns, dark=dark)
     return figure
