@@ -9,6 +9,7 @@ import pytest
 from slurm_commands import unconfigured_slurm
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.gate.scan import verdict as verdicts
 from gipfel_extension.training.launch import DryRun, launch
 from gipfel_extension.training.preflight.context import Context, ProbeResult
 from gipfel_extension.training.preflight.gpus import GpuCheck
@@ -126,3 +127,56 @@ def test_names_that_nobody_knows_start_nothing(tmp_path: Path, wrong: dict[str, 
     with pytest.raises(GipfelError, match=said):
         launch(spec, _environment(tmp_path), directory=tmp_path)
     assert not list((tmp_path / "alps-7" / "launches").iterdir())
+
+
+_HOSTILE = b"cos\nsystem\n(S'true'\ntR."
+
+
+@pytest.mark.parametrize("policy", ["warn", "refuse"])
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("w.pt", "w.pt"),
+        ("w.pt", "--model=w.pt"),
+        ("w.distcp", "--resume=w.distcp"),
+        ("w.nemo", "w.nemo"),
+        ("w.safetensors", "--weights=w.safetensors"),
+        ("models/step-1/w.distcp", "--resume=models"),
+        ("models/pytorch_model.bin", "models/"),
+    ],
+)
+def test_a_hostile_model_among_the_arguments_stops_the_launch(
+    tmp_path: Path, name: str, argument: str, policy: str
+) -> None:
+    (tmp_path / "train.py").touch()
+    model = tmp_path / name
+    model.parent.mkdir(parents=True, exist_ok=True)
+    model.write_bytes(_HOSTILE)
+    environment = _environment(tmp_path, GIPFEL_SCAN_POLICY=policy)
+    spec = LaunchSpec(target="train.py", in_job=True, launcher="srun", arguments=("--lr=1", argument))
+    made = launch(spec, environment, directory=tmp_path, dry_run=True)
+    assert isinstance(made, DryRun)
+    (found,) = [each for each in made.preflight if each.check == "security"]
+    assert found.verdict == ("fail" if policy == "refuse" else "warn")
+    assert str(model) in found.message
+    if policy == "refuse":
+        with pytest.raises(GipfelError, match="malicious"):
+            launch(spec, environment, directory=tmp_path)
+
+
+def test_models_that_were_left_out_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    judge = verdicts.judge_files
+    assert judge([tmp_path], {}) is judge([tmp_path], {"GIPFEL_SCAN_POLICY": "refuse"}) is None
+    monkeypatch.setattr(verdicts, "_MOST_FILES", 3)
+    for policy, level in (("warn", "unknown"), ("refuse", "fail")):
+        found = judge([tmp_path], {"GIPFEL_SCAN_POLICY": policy})
+        assert found is not None
+        assert (found.level, "1 of 4 model files, which were left out" in found.line) == (level, True)
+    monkeypatch.setattr(verdicts, "_MOST_FILES", 10)
+    monkeypatch.setattr(verdicts, "_MOST_ENTRIES", 2)
+    found = judge([tmp_path], {})
+    assert found is not None
+    assert found.level == "unknown"
+    assert "only the first 2 entries" in found.line

@@ -9,7 +9,8 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -43,6 +44,8 @@ _MOST_LINES = 5
 _MOST_NOT_JUDGED, _MOST_LETTERS = 100, 300
 _LOWEST_PRIORITY = 19
 _SERIOUS: Severity = "high"
+_MOST_FILES, _MOST_ENTRIES, _MOST_DEPTH = 1000, 20_000, 3
+_LEVELS: tuple[Level, ...] = ("pass", "unknown", "warn", "fail")
 
 
 def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> SecurityVerdict:
@@ -107,11 +110,76 @@ class FilesVerdict(Frozen):
     fix: str
 
 
+def model_paths(words: Iterable[str], directory: Path) -> list[Path]:
+    """Return the model files and directories that arguments name, also as ``--option=PATH``."""
+    names = dict.fromkeys(each for word in words for each in (word, word.partition("=")[2]) if each)
+    paths = [os.path.join(directory, name) for name in names]  # noqa: PTH118 - any text, not only paths
+    # Unlike methods of Path, these functions never raise.
+    return [
+        Path(each)
+        for each in paths
+        if os.path.isdir(each) or (_is_model(each) and os.path.isfile(each))  # noqa: PTH112, PTH113
+    ]
+
+
+def _is_model(name: str) -> bool:
+    """Return whether programs load a file with this name as a model, or as a configuration with code."""
+    # Imported here, since importing the readers takes longer than looking up a cached verdict on an image.
+    from ..models.scan_stream import MODEL_ENDINGS  # noqa: PLC0415
+
+    return name.lower().endswith((*MODEL_ENDINGS, "config.json"))
+
+
+def _model_files(folder: Path) -> tuple[list[Path], bool]:
+    """Return the model files in a directory, and whether it has more files than were looked at."""
+    found: list[Path] = []
+    left, entries = [(folder, 0)], 0
+    while left:
+        place, depth = left.pop(0)
+        with suppress(OSError), os.scandir(place) as listing:
+            for each in listing:
+                entries += 1
+                if entries > _MOST_ENTRIES:
+                    return sorted(found), True
+                if each.is_dir(follow_symlinks=False):
+                    left += [(Path(each.path), depth + 1)] if depth < _MOST_DEPTH else []
+                elif _is_model(each.name) and each.is_file():
+                    found.append(Path(each.path))
+    return sorted(found), False
+
+
 def judge_files(paths: Sequence[Path], environment: Mapping[str, str]) -> FilesVerdict | None:
     """Return the verdict on files; None if none is malicious, not understood, or has a serious finding.
 
-    Nothing is loaded. The policy ``refuse`` refuses malicious files and files that can't be judged.
+    Nothing is loaded. Of a directory, its model files are judged. The policy ``refuse`` refuses malicious
+    files and files that can't be judged.
     """
+    files: dict[Path, None] = {}
+    cut = []
+    for each in paths:
+        inside, more = _model_files(each) if each.is_dir() else ([each], False)
+        files |= dict.fromkeys(inside)
+        cut += [each] if more else []
+    found = _judge_files(list(files)[:_MOST_FILES], environment)
+    lines, level = [], "unknown"
+    if len(files) > _MOST_FILES:
+        lines.append(f"{len(files) - _MOST_FILES} of {len(files)} model files, which were left out.")
+        level = "fail" if policy_of(environment) == "refuse" else "unknown"
+    lines += [f"Of {each}, only the first {_MOST_ENTRIES} entries were looked at." for each in cut]
+    if not lines:
+        return found
+    left_out = FilesVerdict(
+        level="fail" if level == "fail" else "unknown",
+        line=one_line(f"Files could not be judged: {' '.join(lines)}")[:_MOST_LETTERS],
+        fix="Name the model's own directory, and scan it with `gipfel scan`.",
+    )
+    if found is None:
+        return left_out
+    worse = max(found, left_out, key=lambda each: _LEVELS.index(each.level))
+    return worse.model_copy(update={"line": f"{worse.line} {(left_out if worse is found else found).line}"})
+
+
+def _judge_files(paths: Sequence[Path], environment: Mapping[str, str]) -> FilesVerdict | None:
     refuses = policy_of(environment) == "refuse"
     cache = ScanCache(user_cache("scans", environment))
     try:

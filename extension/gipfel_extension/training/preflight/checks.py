@@ -302,25 +302,6 @@ def _different_pythons(argv: Sequence[str], context: Context) -> str:
     return f"{kernel}, and the other ranks run in {probe.executable}"
 
 
-#: Files that programs load as models, by their endings.
-_MODEL_SUFFIXES = frozenset(
-    [
-        ".pt",
-        ".pth",
-        ".bin",
-        ".pkl",
-        ".pickle",
-        ".ckpt",
-        ".joblib",
-        ".npy",
-        ".npz",
-        ".h5",
-        ".keras",
-        ".onnx",
-        ".gguf",
-    ]
-)
-_MOST_FILES = 8
 _ORDER = ("pass", "unknown", "warn", "fail")
 
 
@@ -366,18 +347,15 @@ class SecurityCheck:
             return ""
 
     def _files(self, context: Context) -> CheckOutcome | None:
-        """Judge model files among the arguments, and a notebook that runs; None where none is suspect."""
+        """Judge models among the arguments, and a notebook that runs; None where none is suspect."""
+        from ...gate.scan.verdict import judge_files, model_paths  # noqa: PLC0415 - slow to import
+
         plan = context.plan
-        paths = [
-            Path(plan.directory, each) for each in plan.spec.arguments if Path(each).suffix in _MODEL_SUFFIXES
-        ]
-        if plan.spec.kind == "notebook":
-            paths.append(Path(plan.target))
-        files = [each for each in paths if each.is_file()][:_MOST_FILES]
+        files = model_paths(plan.spec.arguments, Path(plan.directory))
+        if plan.spec.kind == "notebook" and Path(plan.target).is_file():
+            files.append(Path(plan.target))
         if not files:
             return None
-        from ...gate.scan.verdict import judge_files  # noqa: PLC0415 - slow to import
-
         found = judge_files(files, context.environment)
         if found is None:
             return None
