@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.workloads.directory import new_directory, write_state
 from gipfel_cluster.workloads.kinds import Workload, Workloads
 from gipfel_extension.services.blueprint import read_blueprint
 from gipfel_extension.services.directory import ServiceSpec, ServiceState, read_service_state
-from gipfel_extension.services.start import ServiceKind, service_url
+from gipfel_extension.services.start import ServiceKind, service_url, start_service
 from gipfel_extension.training.record import LaunchState
 
 _BLUEPRINT = """\
@@ -254,6 +255,34 @@ def test_a_service_that_ends_at_its_start_says_why(gipfel: Command, tmp_path: Pa
     ended = gipfel("service", "up", "./bad.yaml", "--here", status=1)
     assert "has failed: The part a ended with status 4: no luck." in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+_LOADER = """\
+name: loader
+title: Loader
+parts:
+  a:
+    command: ["${python}", -c, "", "${socket}", "${parameters.model}"]
+parameters: {model: {}}
+"""
+
+
+@pytest.mark.parametrize("named", ["model/w.bin", "model"])
+def test_a_service_with_a_hostile_model_is_refused(tmp_path: Path, named: str) -> None:
+    (tmp_path / "loader.yaml").write_text(_LOADER)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/w.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    spec = ServiceSpec(
+        name="loader",
+        blueprint=read_blueprint(tmp_path / "loader.yaml"),
+        parameters={"model": named},
+        directory=str(tmp_path),
+        scheduler="local",
+    )
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "GIPFEL_SCAN_POLICY": "refuse"}
+    with pytest.raises(GipfelError, match=r"(?s)refuses a file.*malicious.*w\.bin"):
+        start_service(spec, environment)
+    assert not _services(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from gipfel_cluster.workloads.submission import (
     submission_context,
 )
 
-from ..gate.scan.verdict import judge_start
+from ..gate.scan.verdict import judge_start, model_paths
 from .directory import (
     HUB,
     SECRETS,
@@ -50,7 +50,7 @@ from .directory import (
     service_directory,
 )
 from .hub_services import hub_services
-from .plan import VARIABLE, find_environment
+from .plan import VARIABLE, find_environment, parameter_references
 
 JOB_LOG = "job.log"
 _MODULE = "gipfel_extension.services.supervisor"
@@ -175,7 +175,8 @@ def _job_request(
             "There is no runtime to mount into the image.",
             "Build one: gipfel runtime build ~/.gipfel/runtime",
         )
-    for line in judge_start(edf.image if edf else "", (), context, environment):
+    models = model_paths(parameter_references(spec).values(), directory)
+    for line in judge_start(edf.image if edf else "", models, context, environment):
         report(line)
     on_host = context.on_host(folder)
     packages = find_environment(spec.blueprint, environment)
