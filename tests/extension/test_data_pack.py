@@ -19,6 +19,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
 from gipfel_extension.data.manifest import MANIFEST_NAME, read_summary
 from gipfel_extension.data.pack import PackRequest, pack
+from gipfel_extension.data.squashfs import SquashfsFile
 from gipfel_extension.data.verify import load_entries, verify
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
@@ -55,6 +56,19 @@ def test_every_file_is_read_back_equal(tmp_path: Path, access: str, compression:
     assert (checked.valid, checked.problems) == (True, ())
     # Without names of links: 7 regular files.
     assert checked.files == 7
+
+
+@pytest.mark.parametrize(("access", "block_size"), [("random", 128 << 10), ("sequential", 1 << 20)])
+def test_the_access_pattern_sets_the_block_size_of_the_image(
+    tmp_path: Path, access: str, block_size: int
+) -> None:
+    image = tmp_path / "a.sqsh"
+    assert main(["data", "pack", str(make_tree(tmp_path / "tree")), str(image), "--for", access]) == 0
+    with SquashfsFile(image) as opened:
+        assert opened.superblock.block_size == block_size
+    summary = read_summary(image)
+    assert summary
+    assert (summary.packing.access, summary.packing.block_size) == (access, block_size)
 
 
 def test_the_same_data_gives_the_same_bytes(tmp_path: Path) -> None:

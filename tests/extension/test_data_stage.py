@@ -22,14 +22,36 @@ from gipfel_cluster.job.staging import StageRequest, stage_before_start, stage_r
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.staged import available_memory, lock_content, staged_paths, sweep
 from gipfel_cluster.storage_classes import node_stores
+from gipfel_extension.cli.data_stage import progress_lines
+from gipfel_extension.cli.runs import size_text
 from gipfel_extension.data.manifest import summary_path
 from gipfel_extension.data.s3 import S3Error, S3Service
 from gipfel_extension.data.stage.agent import NodeStore
 from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
-from gipfel_extension.data.stage.model import StageItem, StageSpec, list_items
+from gipfel_extension.data.stage.model import NodeCopy, StageItem, StageSpec, TransferState, list_items
 from gipfel_extension.data.stage.wire import CHUNK_BYTES, Channel, WireError
 
 KEY = b"k" * 32
+
+
+def test_the_progress_table_has_the_total_and_the_slowest_node_first() -> None:
+    copies = (
+        NodeCopy(node="nid1", phase="staged", tier="nvme", done=2_000_000, read=2_000_000),
+        NodeCopy(node="nid2", phase="copying", tier="memory", done=500_000, received=500_000),
+    )
+    state = TransferState(phase="running", name="set", total=2_000_000, copies=copies)
+    total, first, second = (each.split() for each in progress_lines(state))
+    assert total[:2] == ["all", "nodes"]
+    assert total[3:5] == ["62", "%"]
+    assert " ".join(total[5:]) == f"{size_text(2_500_000)} of {size_text(4_000_000)}"
+    assert (first[0], first[2:]) == ("nid2", ["25", "%", "memory", "copying"])
+    assert (second[0], second[2:]) == ("nid1", ["100", "%", "nvme", "staged"])
+    assert first[1].count("█") == 6
+    lost = copies[1].model_copy(update={"phase": "failed", "problem": "nid2 is silent."})
+    total, first, _ = progress_lines(state.model_copy(update={"copies": (copies[0], lost)}))
+    # A failed node no longer counts in the total.
+    assert "100 %" in total
+    assert first.endswith("nid2 is silent.")
 
 
 def _source(folder: Path, chunks: float = 7.3) -> StageItem:

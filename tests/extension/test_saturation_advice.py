@@ -193,6 +193,7 @@ def test_the_gain_is_a_computed_range_of_speed_too():
     # Half of the time is waited for, and twice the workers give all of it back.
     assert workers.speedup == pytest.approx((2.0, 2.0))
     assert workers.loss == "input"
+    assert "`gipfel data try DATA --run RUN` measures how many samples per second suffice" in workers.action
     assert workers.to_json()["speedup"] == [2.0, 2.0]
     eighth = found({gpu(): WELL})["quarter-precision"]
     # Near its ceiling all the time: FP8 takes half of it at best.

@@ -433,6 +433,18 @@ def test_a_slow_file_system_is_told_from_a_job_that_asks_much(tmp_path: Path) ->
     assert "own_io" in [each.kind for each in diagnose_run(bursts).verdicts]
 
 
+def test_the_advice_names_the_better_tier_and_the_command(tmp_path: Path) -> None:
+    (tmp_path / "telemetry").mkdir()
+    _write(tmp_path, [_period(number) for number in range(3)])
+    report = storage_report(tmp_path)
+    assert report is not None
+    (moved,) = [each for each in report.advice if "is read at random" in each]
+    assert moved == (
+        "/scratch/big.sqsh is read at random on /scratch (lustre, shared). Node-local disks and memory "
+        "answer sooner: gipfel data stage /scratch/big.sqsh"
+    )
+
+
 def test_many_opens_are_told_where_the_file_system_keeps_up_only_if_it_is_shared() -> None:
     times = np.arange(60, dtype=np.int64) * 20 * _S
     series = StorageSeries("/scratch", times, np.full(60, 1.0), np.full(60, 8000.0), np.full(60, 1e6))
