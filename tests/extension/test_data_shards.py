@@ -176,6 +176,28 @@ def test_changed_metadata_beside_shards_are_refused(
     assert not (tmp_path / "a.sqsh").exists()
 
 
+def test_metadata_beside_shards_are_kept_only_if_the_index_has_them(pairs: Path, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    write_shards(ShardRequest(pairs, shards))
+    (shards / "index.json").unlink()
+    image = _packed_shards(tmp_path)
+    summary = read_summary(image)
+    assert summary
+    assert summary.croissant == json.loads(_CROISSANT)
+    assert verify(image).valid
+    assert compare(image, pairs).is_empty
+    # A file that was put beside shards without metadata belongs to no data set.
+    (pairs / "croissant.json").unlink()
+    shutil.rmtree(shards)
+    image.unlink()
+    write_shards(ShardRequest(pairs, shards))
+    (shards / "croissant.json").write_text(_CROISSANT)
+    summary = read_summary(_packed_shards(tmp_path))
+    assert summary
+    assert summary.croissant is None
+    assert compare(image, pairs).is_empty
+
+
 def test_a_removed_member_is_found_although_all_hashes_are_right(pairs: Path, tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     index = write_shards(ShardRequest(pairs, shards, shard_bytes=40_000))
