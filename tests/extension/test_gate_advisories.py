@@ -306,3 +306,24 @@ def test_a_half_written_mirror_is_never_clean(how, tmp_path, capsys):
     status = main(["scan", str(tmp_path / "bom.json"), "--advisories", str(tmp_path / "osv"), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (status, len(found["not_judged"])) == (2, 1), found
+    assert found["advisories_complete"] is False
+    assert main(["scan", str(tmp_path / "bom.json"), "--advisories", str(tmp_path / "osv")]) == 2
+    shown = capsys.readouterr()
+    assert "1 package, whose vulnerabilities could not be judged" in shown.out
+    assert shown.err.startswith("gipfel: could not be judged: ")
+
+
+def test_an_old_or_missing_mirror_is_never_clean(tmp_path, capsys):
+    images.mirror(tmp_path / "osv", {**RECORD, "modified": "2020-01-01T00:00:00Z"})
+    for mirror, name, version, shown in (
+        ("osv", "y", "3", "1 package, whose vulnerabilities could not be judged"),
+        ("osv", "x", "1", "1 package, 1 vulnerability, and others could not be judged"),
+        ("none", "x", "1", "1 package, whose vulnerabilities could not be judged"),
+    ):
+        document = {"bomFormat": "CycloneDX", "components": [{"purl": f"pkg:pypi/{name}@{version}"}]}
+        (tmp_path / "bom.json").write_text(json.dumps(document))
+        arguments = ["scan", str(tmp_path / "bom.json"), "--advisories", str(tmp_path / mirror)]
+        assert main([*arguments, "--fail-on", "critical"]) == 2
+        written = capsys.readouterr()
+        assert shown in written.out
+        assert written.err.count("could not be judged: ") == 1

@@ -127,7 +127,7 @@ def test_the_packages_of_a_directory(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="needs squashfs-tools")
-def test_the_packages_of_a_squashfs_image(tmp_path):
+def test_the_packages_of_a_squashfs_image(tmp_path, capsys):
     image = tmp_path / "image.sqsh"
     root = images.debian(tmp_path / "root")
     subprocess.run(["mksquashfs", str(root), str(image), "-quiet", "-no-progress"], check=True)
@@ -135,6 +135,11 @@ def test_the_packages_of_a_squashfs_image(tmp_path):
     broken = tmp_path / "broken.sqsh"
     broken.write_bytes(image.read_bytes()[:-4096])
     assert main(["scan", str(broken)]) == 2
+    broken.write_bytes(image.read_bytes()[:200])
+    capsys.readouterr()
+    assert main(["scan", str(broken)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gipfel: could not be judged: {broken} can't be read: ")
 
 
 def test_the_layers_of_an_oci_archive(tmp_path):

@@ -190,19 +190,29 @@ def _print(document: "ScanDocument") -> None:
     for entry in document.excepted:
         echo(f"excepted by {entry.by} until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}")
     for line in document.not_judged:
-        report_line(f"not judged: {line}")
+        report_line(f"could not be judged: {line}")
     for line in document.not_scanned:
         echo(f"not scanned: {line}")
     echo(_summary(document))
 
 
 def _summary(document: "ScanDocument") -> str:
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     plain = sum(item.verdict == "plain" for item in document.items)
     parts = [f"{len(document.items)} files judged, {plain} of them plain"]
     if document.other_files:
         parts.append(f"{document.other_files} files of other kinds")
     if document.packages:
-        parts.append(f"{len(document.packages)} packages, {len(document.vulnerabilities)} vulnerabilities")
+        found = len(document.vulnerabilities)
+        vulnerabilities = f", {found} {'vulnerability' if found == 1 else 'vulnerabilities'}"
+        if not document.advisories_complete:
+            # Never "0 vulnerabilities" where nothing, or not everything, could be compared.
+            others = ", and others could not be judged"
+            vulnerabilities = (
+                vulnerabilities + others if found else ", whose vulnerabilities could not be judged"
+            )
+        parts.append(f"{pluralize(len(document.packages), 'package')}{vulnerabilities}")
     if document.advisories_age_s is not None:
         parts.append(f"advisories {document.advisories_age_s / _DAY_S:.1f} days old")
     return "; ".join(parts) + "."

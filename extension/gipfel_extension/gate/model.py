@@ -107,7 +107,8 @@ class ScanDocument(Frozen):
     ``not_judged`` has a line for everything that could not be judged, ``not_scanned`` a line for everything
     that a scan of this kind of target leaves out. ``other_files`` counts files of kinds that can't hold code
     that runs on loading; they were only recognized. ``advisories_age_s`` is None without advisories.
-    ``digests`` maps each image to the SHA-256 of its content.
+    ``digests`` maps each image to the SHA-256 of its content. ``advisories_complete`` is False if a package
+    or an advisory could not be judged, so that vulnerabilities may be missing.
     """
 
     items: tuple[Item, ...] = ()
@@ -119,6 +120,7 @@ class ScanDocument(Frozen):
     excepted: tuple[Excepted, ...] = ()
     other_files: int = 0
     digests: Mapping[str, str] = {}
+    advisories_complete: bool = True
 
     def severities(self) -> Iterable[Severity]:
         """Yield the severity of each finding and vulnerability."""
@@ -165,7 +167,7 @@ class Judgement:
     @classmethod
     def unclear(cls, why: str) -> "Judgement":
         """Return the judgement ``not understood``, with the reason."""
-        message = f"It can't be judged: {why}."
+        message = f"It could not be judged: {why}."
         fix = "Load it only where you trust its author."
         return cls.of(
             [("not understood", Finding(rule="not-understood", severity="medium", message=message, fix=fix))]

@@ -170,7 +170,9 @@ class Mirror:
                 continue
             except ValueError as error:
                 self.not_judged.append(
-                    one_line(f"{name[:80]} can't be judged for {package.name} {package.version}: {error}.")
+                    one_line(
+                        f"{name[:80]} could not be judged for {package.name} {package.version}: {error}."
+                    )
                 )
                 continue
             if found is not None:

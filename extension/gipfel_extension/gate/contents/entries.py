@@ -80,7 +80,7 @@ def squashfs_entries(path: Path) -> list[Entry]:
     for line in lines:
         matched = _LISTED.fullmatch(line)
         if matched is None and line:
-            raise Unreadable(f"{path} can't be judged: the name of a file in it has a line break.")
+            raise Unreadable(f"{path} could not be judged: the name of a file in it has a line break.")
         if matched is not None and matched[4]:
             entries.append(_entry(matched))
     return entries
@@ -162,7 +162,7 @@ def squashfs_files(path: Path, entries: list[Entry]) -> Iterator[tuple[Entry, Bi
                 continue
             entry = known.get(each.path)
             if entry is None or each.offset != at:
-                raise Unreadable(f"{path} can't be judged: its listing and its content differ.")
+                raise Unreadable(f"{path} could not be judged: its listing and its content differ.")
             content = Bounded(stream, each.size)
             yield entry, cast("BinaryIO", io.BufferedReader(content))
             content.drain()

@@ -66,7 +66,9 @@ class ContentScan:
         try:
             self._scan()
         except (GipfelError, OSError) as error:
-            self.not_judged.append(one_line(f"{shown(str(target))}: {getattr(error, 'problem', error)}"))
+            place, why = shown(str(target)), getattr(error, "problem", "") or str(error)
+            # An image that can't be read is reported for its packages in the same words.
+            self.not_judged.append(one_line(why if place in why else f"{place}: {why}"))
         if self._library_files:
             files = pluralize(self._library_files, "file")
             self.not_scanned.append(

@@ -112,7 +112,7 @@ def _judge(walks: Sequence[Walk], problem: str) -> Judgement:
         (
             "not understood",
             Finding(
-                rule="pickle-unclear", severity="medium", message=f"It can't be judged: {why}.", fix=_ASK
+                rule="pickle-unclear", severity="medium", message=f"It could not be judged: {why}.", fix=_ASK
             ),
         )
         for why in unclear

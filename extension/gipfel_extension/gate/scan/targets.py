@@ -211,6 +211,7 @@ def scan_targets(
         excepted=(*excepted, *further),
         other_files=sum(part.other_files for part in parts),
         digests=digests,
+        advisories_complete=not matched.not_judged,
     )
 
 
@@ -253,7 +254,9 @@ def _match(
     if not packages:
         return Matched(), None
     if advisories is None:
-        line = "The packages can't be judged without advisories. Set GIPFEL_ADVISORIES to a mirror of OSV."
+        line = (
+            "The packages could not be judged without advisories. Set GIPFEL_ADVISORIES to a mirror of OSV."
+        )
         return Matched(not_judged=(line,)), None
     mirror = Mirror(advisories, max_age_s=max_age_s)
     state = mirror.state()
