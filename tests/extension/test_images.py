@@ -13,6 +13,7 @@ from gipfel_cluster.environment import parse_environment
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
 from gipfel_extension.gate.model import Package
+from gipfel_extension.images import provenance
 from gipfel_extension.images.build import entry_script, environment_file
 from gipfel_extension.images.containerfile import Input, read_containerfile
 from gipfel_extension.images.environment import (
@@ -23,7 +24,7 @@ from gipfel_extension.images.environment import (
     save_environment,
 )
 from gipfel_extension.images.podman import file_system_of
-from gipfel_extension.images.provenance import Record, statement
+from gipfel_extension.images.provenance import Record, read_statement, statement
 from gipfel_extension.images.sbom import bill_of_materials, compare_images, package_url, write_json
 
 PACKAGES = (
@@ -98,6 +99,19 @@ def test_bills_of_materials_are_compared(tmp_path: Path) -> None:
         new.write_text(text)
         with pytest.raises(GipfelError):
             compare_images(old, new)
+
+
+def test_a_statement_names_packages_with_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = tmp_path / "x.sqsh"
+    image.write_bytes(b"hsqs")
+    urls = [package_url(each) for each in PACKAGES]
+    record = Record(containerfile="", instructions=()).finish(urls, "2026-11-27T00:00:00Z")
+    (tmp_path / "x.sqsh.provenance.json").write_text(json.dumps(statement(record, [image])))
+    found = read_statement(image)[1]
+    assert (found, found.packages) == (record, len(PACKAGES))
+    assert any(each.startswith("pkg:deb/debian/libc6@2.36-9%2Bdeb12u4") for each in found.package_urls)
+    monkeypatch.setattr(provenance, "_MOST_URLS", 2)
+    assert len(record.finish(urls, "").package_urls) == 2
 
 
 def test_a_foreign_statement_writes_no_lines_of_its_own(

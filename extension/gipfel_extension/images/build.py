@@ -353,7 +353,8 @@ def _finish(squashed: Path, target: Path, record: Record, signing: Signing, base
         values["entrypoint"] = True
     edf.write_text(edf_toml(values))
     files = [squashed, edf, bill]
-    record = record.model_copy(update={"packages": len(found.packages), "finished": utc_now()})
+    urls = [sbom.package_url(each) for each in found.packages]
+    record = record.finish(urls, utc_now())
     about = beside(squashed, PROVENANCE)
     sbom.write_json(about, statement(record, files))
     signature, note = _signed(about, signing)

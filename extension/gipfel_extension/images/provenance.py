@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ KEY_VARIABLE, SIGNERS_VARIABLE = "GIPFEL_IMAGE_KEY", "GIPFEL_IMAGE_SIGNERS"
 _BUILD_TYPE = "urn:gipfel:image-build:1"
 _KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _MAX_BYTES = 16 << 20
+_MOST_URLS = 10_000
 _TIMEOUT_S = 30.0
 _KEY_BYTES = 64 << 10
 
@@ -46,7 +47,8 @@ class Record(Frozen):
 
     ``configuration`` is the part of the OCI configuration that the image's ``/etc/environment`` and
     ``/etc/rc`` replace; ``tools`` maps programs to their versions; ``packages`` is the number of packages in
-    the image; ``started`` and ``finished`` are UTC times in ISO 8601.
+    the image, of which ``package_urls`` names at most 10 000 with their versions; ``started`` and
+    ``finished`` are UTC times in ISO 8601.
     """
 
     containerfile: str
@@ -58,8 +60,14 @@ class Record(Frozen):
     layers: tuple[str, ...] = ()
     tools: Mapping[str, str] = {}
     packages: int = 0
+    package_urls: tuple[str, ...] = ()
     started: str = ""
     finished: str = ""
+
+    def finish(self, urls: Sequence[str], finished: str) -> "Record":
+        """Return the record with the time of its end and the URLs of all packages in the image."""
+        named = tuple(sorted(set(urls))[:_MOST_URLS])
+        return self.model_copy(update={"packages": len(urls), "package_urls": named, "finished": finished})
 
     @property
     def environment(self) -> dict[str, str]:
@@ -97,6 +105,7 @@ def statement(record: Record, files: list[Path]) -> dict[str, Any]:
                     "configuration": record.configuration,
                     "layers": list(record.layers),
                     "packages": record.packages,
+                    "package_urls": list(record.package_urls),
                 },
                 "resolvedDependencies": [
                     {"name": each.name, "digest": {"sha256": each.sha256}} for each in record.inputs
