@@ -377,6 +377,7 @@ export interface IPhase {
   readonly times_ns: readonly number[];
   readonly seconds: number;
   readonly every: number | null;
+  readonly each_s: readonly number[];
 }
 
 /** Pace of a run's steps and its interruptions. */
