@@ -277,12 +277,12 @@ def _run(
         os.close(output)
     pipe = process.stdin
     assert pipe is not None  # noqa: S101 - PIPE
+    found = None
     try:
-        try:
+        # mksquashfs ends at the archive's end, and may not read the padding that follows it.
+        with suppress(BrokenPipeError):
             found = stream.write(pipe, image.parent)
             pipe.close()
-        except BrokenPipeError:
-            found = None
         status = process.wait()
     finally:
         if process.poll() is None:
