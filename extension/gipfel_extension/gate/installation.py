@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gipfel_cluster.installs import command_problems
@@ -204,7 +204,7 @@ def lock_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
     packages = document.get("package") or document.get("packages")
     listed = [each for each in packages if isinstance(each, dict)] if isinstance(packages, list) else []
     listed = listed[:MAX_NAMES]
-    lines = _lines_of_names(text)
+    lines = lines_of_names(text, _NAME_LINE)
     yield from index.findings(
         Pin(name, _text_of(each, "version"), lines.get(name, 0), _source(each))
         for each in listed
@@ -214,20 +214,31 @@ def lock_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
         _text_of(each, "name")[:60] for each in listed if _has_files(each) and "hash" not in repr(each)
     ]
     if unhashed:
-        message = f"Line {lines.get(unhashed[0], 0)}: locked without hashes: {', '.join(unhashed[:4])}."
-        yield Finding(rule="no-hashes", severity="medium", message=message, fix="Lock again: uv lock.")
+        yield without_hashes(unhashed, lines.get(unhashed[0], 0), "uv lock")
     http = [_text_of(each, "name")[:60] for each in listed if "'http://" in repr(each)]
     if http:
-        yield insecure_index(f"https:// for {', '.join(http[:4])}", lines.get(http[0], 0))
+        yield insecure_index(f"https:// for {listed_names(http)}", lines.get(http[0], 0))
     sources = [_text_of(each, "name") for each in listed if _is_source_only(each)]
     yield from source_only_findings(sources, text)
 
 
-def _lines_of_names(text: str) -> dict[str, int]:
-    """Return the line of each package of a lock file in TOML."""
+def without_hashes(names: Sequence[str], line: int, command: str) -> Finding:
+    """Return the finding on locked packages without hashes; ``command`` locks them again."""
+    message = f"Line {line}: locked without hashes: {listed_names(names)}."
+    return Finding(rule="no-hashes", severity="medium", message=message, fix=f"Lock again: {command}.")
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return the first names of a list, each cut to 80 characters, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(each[:80] for each in names[:_SHOWN]) + more
+
+
+def lines_of_names(text: str, pattern: re.Pattern[str]) -> dict[str, int]:
+    """Return the first line of each name that a pattern finds at the beginning of a line."""
     found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if match := _NAME_LINE.match(line):
+        if match := pattern.match(line):
             found.setdefault(match[1], number)
     return found
 
@@ -281,12 +292,9 @@ def npm_lock_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
     if isinstance(entries, dict):
         yield from npm_script_findings(entries.items(), text)
     if unhashed:
-        line, names = line_of_name(text, unhashed[0]), ", ".join(each[:80] for each in unhashed[:4])
-        message = f"Line {line}: locked without hashes: {names}."
-        yield Finding(rule="no-hashes", severity="medium", message=message, fix="Lock again: npm install.")
+        yield without_hashes(unhashed, line_of_name(text, unhashed[0]), "npm install")
     if http:
-        names = ", ".join(each[:80] for each in http[:4])
-        yield insecure_index(f"https:// for {names}", line_of_name(text, http[0]))
+        yield insecure_index(f"https:// for {listed_names(http)}", line_of_name(text, http[0]))
 
 
 def npm_script_findings(entries: Iterable[tuple[str, Any]], text: str) -> Iterator[Finding]:
@@ -297,10 +305,9 @@ def npm_script_findings(entries: Iterable[tuple[str, Any]], text: str) -> Iterat
         if name and isinstance(entry, dict) and entry.get("hasInstallScript") is True
     ]
     if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         message = (
             f"{line_of(text, 'hasInstallScript')}{pluralize(len(names), 'package')} run a script at "
-            f"installation: {', '.join(each[:80] for each in names[:_SHOWN])}{more}."
+            f"installation: {listed_names(names)}."
         )
         yield Finding(rule=RULE, severity="low", message=message, fix=NO_SCRIPTS)
 
@@ -308,10 +315,9 @@ def npm_script_findings(entries: Iterable[tuple[str, Any]], text: str) -> Iterat
 def source_only_findings(names: list[str], text: str) -> Iterator[Finding]:
     """Yield a finding if packages are locked only as source, since installing them runs their build."""
     if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         message = (
             f"{line_of(text, f'{chr(34)}{names[0]}{chr(34)}')}locked as source alone, so that its build runs "
-            f"at installation: {', '.join(each[:60] for each in names[:_SHOWN])}{more}."
+            f"at installation: {listed_names(names)}."
         )
         yield Finding(rule=RULE, severity="low", message=message, fix=WHEELS_ONLY)
 

@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .installation import insecure_index
+from .installation import insecure_index, lines_of_names, listed_names, without_hashes
 from .model import Finding
 from .package_index import PackageIndex, Pin
 
-_SHOWN = 4
 _HTTP = re.compile(r"(?:[a-z]+\+)?http://")
 _NAME_LINE = re.compile(r'\s*"([^"]{1,300})"\s*:\s*\{')
 #: Keys of a Pipfile's packages that are a directory or a commit, which have no hashes.
@@ -36,10 +35,7 @@ def pipfile_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
     if not all(isinstance(section, dict) for section in sections):
         raise ValueError("a group of packages is not an object")
     urls = {str(each.get("name")): str(each.get("url")) for each in sources}
-    lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := _NAME_LINE.match(line):
-            lines.setdefault(match[1], number)
+    lines = lines_of_names(text, _NAME_LINE)
     pins, unhashed, insecure = [], [], []
     for section in sections:
         for name, package in section.items():
@@ -57,13 +53,13 @@ def pipfile_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
             insecure += [name] if _HTTP.match(source) and source not in urls.values() else []
     yield from index.findings(pins)
     if unhashed:
-        yield _without_hashes(unhashed, lines.get(unhashed[0], 0), "pipenv lock")
+        yield without_hashes(unhashed, lines.get(unhashed[0], 0), "pipenv lock")
     if any(_HTTP.match(url) for url in urls.values()) or any(
         each.get("verify_ssl") is False for each in sources
     ):
         yield insecure_index('"url": "https://…" with "verify_ssl": true, in the Pipfile too')
     elif insecure:
-        yield insecure_index(f"https:// for {_names(insecure)}", lines.get(insecure[0], 0))
+        yield insecure_index(f"https:// for {listed_names(insecure)}", lines.get(insecure[0], 0))
 
 
 _YARN = re.compile(r"^(?:# yarn lockfile v1|__metadata:)", re.MULTILINE)
@@ -104,9 +100,9 @@ def yarn_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
         insecure += [(name, line)] if _HTTP.match(place) else []
     yield from index.findings(pins)
     if unhashed:
-        yield _without_hashes([name for name, _ in unhashed], unhashed[0][1], "yarn install")
+        yield without_hashes([name for name, _ in unhashed], unhashed[0][1], "yarn install")
     if insecure:
-        yield insecure_index(f"https:// for {_names([name for name, _ in insecure])}", insecure[0][1])
+        yield insecure_index(f"https:// for {listed_names([name for name, _ in insecure])}", insecure[0][1])
 
 
 def _yarn_entries(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
@@ -127,13 +123,3 @@ def _yarn_entries(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         key = line.rstrip()[:-1].split(", ")[0].strip('"')
     if key and key != "__metadata":
         yield start, key, fields
-
-
-def _without_hashes(names: list[str], line: int, command: str) -> Finding:
-    message = f"Line {line}: locked without hashes: {_names(names)}."
-    return Finding(rule="no-hashes", severity="medium", message=message, fix=f"Lock again: {command}.")
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(each[:80] for each in names[:_SHOWN]) + more
