@@ -66,9 +66,9 @@ class SecurityVerdict(Frozen):
 
     ``packages`` is the number of packages found. ``critical``, ``high``, ``medium`` and ``low`` count
     advisories that apply and are not excepted, ``fixable`` those of them for which a fixed version is known;
-    ``worst`` has a line for each of the worst. ``advisories_days`` is the age of the mirror in days; None
-    without one. ``not_judged`` has a line for each part that could not be judged, with the reason: if there
-    are any, the numbers are lower bounds.
+    ``worst`` has a line for each of the worst, ``fixes`` the line to change for each of these.
+    ``advisories_days`` is the age of the mirror in days; None without one. ``not_judged`` has a line for each
+    part that could not be judged, with the reason: if there are any, the numbers are lower bounds.
     """
 
     image: str
@@ -81,6 +81,7 @@ class SecurityVerdict(Frozen):
     low: _Count = 0
     fixable: _Count = 0
     worst: tuple[_Line, ...] = Field((), max_length=_MOST_LINES)
+    fixes: tuple[_Line, ...] = Field((), max_length=_MOST_LINES)
     excepted: tuple[Excepted, ...] = ()
     advisories_days: float | None = None
     not_judged: tuple[_Line, ...] = Field((), max_length=_MOST_LINES)
@@ -123,9 +124,9 @@ class SecurityVerdict(Frozen):
     def fix(self) -> str:
         """Return advice in one or two sentences; empty if nothing is needed."""
         if self.critical or self.high:
-            return (
-                f"See `gipfel scan {self.image}`. Rebuild the image, or accept them in a file of exceptions."
-            )
+            first = f"{self.fixes[0].rstrip('.')}. " if self.fixes else ""
+            others = "For all lines to change" if first else "For the lines to change"
+            return f"{first}{others} see `gipfel scan {self.image}`; or accept them in a file of exceptions."
         if self.not_judged and self.advisories_days is None:
             return (
                 f"Set {ADVISORIES} to a mirror of OSV, which `gipfel scan --update-advisories` updates, and "

@@ -60,7 +60,8 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     (GIPFEL_OWN_PACKAGES), withdrawn releases (GIPFEL_PACKAGE_INDEX), code that runs at installation.
 
     With --here it also says what is known of the image: vulnerabilities by the mirror of advisories that
-    GIPFEL_ADVISORIES names, their age, and what was excepted (see `gipfel scan`).
+    GIPFEL_ADVISORIES names, their age, the line of the Containerfile or EDF to change for each, and what was
+    excepted (see `gipfel scan`).
 
     Exit status: 0 all are valid, 1 at least one is not, 2 wrong command line.
     """
@@ -91,8 +92,11 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
         if summary := each.summary:
             click.echo(summary)
         if verdict:
-            for line in (f"{verdict.image}: {verdict.line} {verdict.fix}".strip(), *verdict.worst):
-                click.echo(line)
+            click.echo(f"{verdict.image}: {verdict.line}")
+            for line, fix in zip(verdict.worst, verdict.fixes, strict=False):
+                click.echo(f"{line}\n  {fix}")
+            if not verdict.fixes and verdict.fix:
+                click.echo(verdict.fix)
     refused = any(each is not None and each.level == "fail" for each in verdicts)
     if not checked:
         raise GipfelError(f"There is no .toml file in {', '.join(names)}.", "Give a file or a name.")
@@ -103,7 +107,11 @@ def _image_verdict(checked: "Resolution") -> "SecurityVerdict | None":
     """Return the verdict on the image of a valid EDF; None without an image."""
     from ..gate.scan.verdict import image_verdict  # noqa: PLC0415
 
-    return image_verdict(checked.edf.image) if checked.edf and checked.edf.image else None
+    if not checked.edf or not checked.edf.image:
+        return None
+    entry = checked.entries_by_key.get("image")
+    declared = f"{entry.file}:{entry.line}" if entry and entry.line else ""
+    return image_verdict(checked.edf.image, declared=declared)
 
 
 @edf.command(

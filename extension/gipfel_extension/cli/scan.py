@@ -187,6 +187,7 @@ def _print(document: "ScanDocument") -> None:
     for each in document.vulnerabilities:
         fix = f"fixed in {each.fixed}" if each.fixed else "no fixed version"
         echo(f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}")
+        echo(each.fix, "  ")
     for entry in document.excepted:
         echo(f"excepted by {entry.by} until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}")
     for line in document.not_judged:

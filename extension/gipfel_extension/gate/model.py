@@ -89,7 +89,10 @@ class Package(_Foreign):
 
 
 class Vulnerability(_Foreign):
-    """An advisory that applies to a package; ``fixed`` is empty if no fixed version is known."""
+    """An advisory that applies to a package; ``fixed`` is empty if no fixed version is known.
+
+    ``fix`` names the line to change in the Containerfile or EDF, and its new text.
+    """
 
     id: str
     aliases: tuple[str, ...] = ()
@@ -99,6 +102,7 @@ class Vulnerability(_Foreign):
     version: str
     fixed: str = ""
     summary: str = ""
+    fix: str = ""
 
 
 class ScanDocument(Frozen):

@@ -180,6 +180,7 @@ def build(spec: BuildSpec, context: BuildContext) -> BuiltImage:
         record = Record(
             containerfile=file.sha256,
             instructions=file.instructions,
+            source=str(file.path),
             inputs=(*inputs, *taken),
             arguments=spec.arguments,
             network=spec.network,

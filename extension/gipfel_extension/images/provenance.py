@@ -45,6 +45,7 @@ class Subject(Frozen):
 class Record(Frozen):
     """Request, inputs and tools of a build, for the statement.
 
+    ``containerfile`` is the digest of the Containerfile, ``source`` the path that it had.
     ``configuration`` is the part of the OCI configuration that the image's ``/etc/environment`` and
     ``/etc/rc`` replace; ``tools`` maps programs to their versions; ``packages`` is the number of packages in
     the image, of which ``package_urls`` names at most 10 000 with their versions; ``started`` and
@@ -53,6 +54,7 @@ class Record(Frozen):
 
     containerfile: str
     instructions: tuple[str, ...]
+    source: str = ""
     inputs: tuple[Input, ...] = ()
     arguments: Mapping[str, str] = {}
     network: bool = True
@@ -91,7 +93,11 @@ class Verification(Frozen):
 
 def statement(record: Record, files: list[Path]) -> dict[str, Any]:
     """Return the statement on a build and its files, which are all in one directory."""
-    outside = {"containerfile": record.containerfile, "arguments": record.arguments}
+    outside = {
+        "containerfile": record.containerfile,
+        "source": record.source,
+        "arguments": record.arguments,
+    }
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": each.name, "digest": {"sha256": hash_file(each)}} for each in files],
@@ -143,6 +149,7 @@ def read_statement(image: Path) -> tuple[tuple[Subject, ...], Record]:
         times = predicate["runDetails"]["metadata"]
         record = Record(
             containerfile=asked["containerfile"],
+            source=asked.get("source", ""),
             arguments=asked["arguments"],
             network=asked["network"],
             inputs=tuple(Input(name=each["name"], sha256=each["digest"]["sha256"]) for each in taken),

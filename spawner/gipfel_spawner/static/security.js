@@ -10,13 +10,16 @@
     return made;
   }
 
-  /** Return what was found, what could not be judged, and what was excepted, by whom and until when. */
+  /** Return what was found with the line to change, what could not be judged, and what was excepted, by whom and until when. */
   function lines(verdict) {
     const excepted = verdict.excepted.map((each) => {
       const by = each.by ? `by ${each.by} ` : "";
       return `Excepted: ${each.rule} in ${each.path}, ${by}until ${each.until}: ${each.reason}`;
     });
-    return [...verdict.worst, ...verdict.not_judged.map((each) => `Could not be judged: ${each}`), ...excepted];
+    // A server's older scanner names no lines to change.
+    const fixes = verdict.fixes || [];
+    const worst = verdict.worst.map((each, number) => (fixes[number] ? `${each}. ${fixes[number]}` : each));
+    return [...worst, ...verdict.not_judged.map((each) => `Could not be judged: ${each}`), ...excepted];
   }
 
   /** Return a verdict as an element: one line, what to do, and the rest to unfold. */

@@ -166,6 +166,7 @@ def scan_targets(
     cache: ScanCache | None = None,
     packages_only: bool = False,
     index: PackageIndex | None = None,
+    declared: str = "",
 ) -> ScanDocument:
     """Scan files, directories and images, and return the combined document.
 
@@ -179,6 +180,8 @@ def scan_targets(
         Whether to read only files that describe packages, and to leave out the digest of images.
     index
         Index in which packages are looked up by name; by default the one that the environment configures.
+    declared
+        File and line of the EDF that names the image, for the advice on what to change.
 
     Raises
     ------
@@ -188,18 +191,25 @@ def scan_targets(
     cache = cache or ScanCache(None)
     index = index or PackageIndex.from_environment(os.environ)
     parts: list[FilePart] = []
+    contents: list[tuple[Path, frozenset[tuple[str, str]]]] = []
     digests: dict[str, str] = {}
     for target in targets:
         if not target.exists():
             raise GipfelError(f"{target} does not exist.", "Give a file, a directory or an image.")
         part = _part(target, cache, index, packages_only=packages_only)
         parts.append(_with_support(part, shown(str(target))))
+        contents.append((target, frozenset((each.name, each.version) for each in part.packages)))
         digests |= {shown(str(target)): part.digest} if part.digest else {}
     packages = [package for part in parts for package in part.packages]
     matched, age_s = _match(packages, advisories, max_age_s, cache)
     used = exceptions or Exceptions(today=datetime.now(UTC).date())
     items, excepted = used.of_items([item for part in parts for item in part.items])
     left, further = used.of_vulnerabilities(matched.vulnerabilities)
+    if left:
+        # Imported here, as a kept result without vulnerabilities does without.
+        from .fixes import with_fixes  # noqa: PLC0415
+
+        left = with_fixes(left, contents, declared)
     lines = [line for part in parts for line in part.not_judged]
     return ScanDocument(
         items=tuple(items),

@@ -41,18 +41,25 @@ if TYPE_CHECKING:
 _DAY_S = 86400.0
 _MAX_AGE_DAYS = 7.0
 _MOST_LINES = 5
-_MOST_NOT_JUDGED, _MOST_LETTERS = 100, 300
+_MOST_NOT_JUDGED, _MOST_LETTERS, _MOST_FIX_LETTERS = 100, 300, 1000
 _LOWEST_PRIORITY = 19
 _SERIOUS: Severity = "high"
 _MOST_FILES, _MOST_ENTRIES, _MOST_DEPTH = 1000, 20_000, 3
 _LEVELS: tuple[Level, ...] = ("pass", "unknown", "warn", "fail")
 
 
-def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> SecurityVerdict:
+def image_verdict(
+    image: str, environment: Mapping[str, str] = os.environ, declared: str = ""
+) -> SecurityVerdict:
     """Return the verdict on an image on this machine; an image in a registry can't be judged.
 
     This takes seconds for a new image, and milliseconds for one with a cached result. Nothing is raised: an
     image that can't be read counts as not judged.
+
+    Parameters
+    ----------
+    declared
+        File and line of the EDF that names the image, for the advice on what to change.
     """
     policy, configured = policy_of(environment), environment.get(POLICY)
     if configured and configured != policy:
@@ -72,6 +79,7 @@ def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> Se
             exceptions=_exceptions(environment),
             cache=cache,
             packages_only=True,
+            declared=declared,
         )
     except (GipfelError, OSError, ValueError) as error:
         return unjudged(image, policy, str(error)[:300])
@@ -85,6 +93,7 @@ def summarize(document: ScanDocument, image: str, policy: Policy) -> SecurityVer
     not_judged = tuple(one_line(each)[:_MOST_LETTERS] for each in document.not_judged[:_MOST_NOT_JUDGED])
     if not document.packages and not not_judged:
         not_judged = ("It has no packages that could be read.",)
+    serious = _most_serious(document.vulnerabilities)
     return SecurityVerdict(
         image=image,
         digest=next(iter(document.digests.values()), ""),
@@ -95,7 +104,8 @@ def summarize(document: ScanDocument, image: str, policy: Policy) -> SecurityVer
         medium=counts["medium"],
         low=counts["low"],
         fixable=sum(bool(each.fixed) for each in document.vulnerabilities),
-        worst=tuple(map(_sentence, _most_serious(document.vulnerabilities))),
+        worst=tuple(map(_sentence, serious)),
+        fixes=tuple(one_line(each.fix)[:_MOST_FIX_LETTERS] for each in serious),
         excepted=document.excepted,
         advisories_days=None if age_s is None or not math.isfinite(age_s) else age_s / _DAY_S,
         not_judged=not_judged,
