@@ -23,6 +23,7 @@ ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "campaigns"
 NAMES = (
     "alarms",
+    "arrivals",
     "causes",
     "changes",
     "checkpoints",

@@ -3,12 +3,16 @@
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from arrivals import HEALTHY, HELD_OUT, TRIED
+from arrivals import measure as measure_arrivals
 from hang_dumps import FAULTS, Layout, make_hang
 from hang_dumps_later import LATER_FAULTS, make_later_hang
 from hangs import judge, report_on
@@ -65,7 +69,7 @@ def test_a_rank_that_never_came_is_named_with_its_node_and_gpu(
     }  # fmt: skip
     assert json.loads(capsys.readouterr().out) == {
         "verdict": "cause", "reason": "", "culprits": [faulty], "waiting": [0, 1, 3],
-        "mismatches": [], "missing_dumps": [],
+        "mismatches": [], "missing_dumps": [], "stragglers": [], "late_reason": "",
     }  # fmt: skip
 
 
@@ -109,13 +113,92 @@ def test_where_nobody_is_behind_it_says_that_it_cannot_tell(
     )
 
 
+def _times(rank: int, number: int, *, offset_s: float, drift: float, late_s: float) -> dict[str, Any]:
+    """Return the times of a call by a clock; ends are seen up to 100 ms late, as by NCCL's watchdog."""
+    rng = random.Random(f"{rank} {number}")
+    called, ended = number + late_s + rng.uniform(0, 0.01), number + 0.3 + rng.uniform(0, 0.1)
+    by_clock = [round((each * (1 + drift) + offset_s) * 1e9) for each in (called, ended)]
+    return {
+        "time_created_ns": 10**18 + by_clock[0],
+        "time_discovered_completed_ns": 10**18 + by_clock[1],
+    }
+
+
+def _with_clocks(folder: Path, late: dict[int, float], *, ends: bool = True) -> None:
+    """Write 40 calls of 8 ranks on 4 nodes, whose clocks differ by seconds and drift."""
+    dumps = folder / "flight_recorder"
+    dumps.mkdir(parents=True)
+    (folder / "ranks").mkdir()
+    group = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(8)))}}
+    for rank in range(8):
+        node = rank // 2
+        entries = []
+        for number in range(1, 41):
+            times = _times(
+                rank, number, offset_s=1.7 * node**2, drift=3e-5 * node, late_s=late.get(rank, 0.0)
+            )
+            if not ends:
+                times.pop("time_discovered_completed_ns")
+            entries.append(_entry(number, **times))
+        content = {"version": "2.10", "pg_config": group, "pg_status": {}, "entries": entries}
+        (dumps / f"rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+        note = {"rank": rank, "local_rank": rank % 2, "node": f"nid{node}", "gpus": str(rank % 2)}
+        (folder / "ranks" / f"{rank}.json").write_text(json.dumps(note))
+
+
+@pytest.mark.parametrize(
+    ("late", "unit"), [({}, ""), ({5: 0.1}, ""), ({2: 0.1, 3: 0.1}, "node nid1"), ({0: 0.3}, "")]
+)
+def test_late_ranks_are_named_although_clocks_of_nodes_differ_and_drift(
+    tmp_path: Path, late: dict[int, float], unit: str
+) -> None:
+    _with_clocks(tmp_path, late)
+    report = report_of(tmp_path)
+    assert (report.verdict, report.late_reason) == ("none", "")
+    assert sorted(each.location.rank for each in report.stragglers) == sorted(late)
+    assert {each.unit for each in report.stragglers} == ({unit} if late else set())
+    for each in report.stragglers:
+        assert each.behind_ms == pytest.approx(1e3 * late[each.location.rank], abs=25)
+
+
+def test_without_end_times_clocks_of_nodes_cannot_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    (run / "telemetry").mkdir(parents=True)
+    _with_clocks(run / "launches" / "1", {5: 0.1}, ends=False)
+    report = report_of(run / "launches" / "1")
+    assert report.stragglers == ()
+    assert report.late_reason.startswith("the times at which collectives end")
+    assert main(["diagnose", str(run), "--json"]) == 0
+    unknown = json.loads(capsys.readouterr().out)["verdicts"][-1]
+    assert unknown["kind"] == "unknown"
+    assert "calls collectives late is not known" in unknown["evidence"]
+    _with_clocks(run / "launches" / "2", {5: 0.1})
+    assert main(["diagnose", str(run), "--json"]) == 0
+    late = json.loads(capsys.readouterr().out)["verdicts"][-1]
+    assert (late["kind"], late["ranks"]) == ("slow_rank", [5])
+
+
+@pytest.mark.parametrize("family", [*TRIED, *HELD_OUT])
+def test_in_simulated_jobs_late_ranks_are_named_and_no_others(family: str) -> None:
+    tally: Counter[str] = Counter()
+    for fault in (*HEALTHY, "rank_20", "node_20"):
+        found = measure_arrivals(family, fault, seed=3, draws=8)
+        tally += Counter({key: n for key, n in found.items() if isinstance(n, int)})
+    assert tally["wrong"] == 0
+    assert tally["right"] >= 13
+
+
 def test_late_ranks_missing_dumps_and_a_healthy_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "ranks").mkdir()
     for rank in range(4):
-        _write(
-            tmp_path, rank, [_entry(number, at=30_000_000 if rank == 1 else rank) for number in range(1, 6)]
-        )
+        entries = [_entry(number, at=30_000_000 if rank == 1 else rank) for number in range(1, 25)]
+        _write(tmp_path, rank, entries)
+        note = {"rank": rank, "local_rank": rank, "node": "nid0", "gpus": str(rank)}
+        (tmp_path / "ranks" / f"{rank}.json").write_text(json.dumps(note))
     report = report_of(tmp_path)
     assert (report.verdict, report.faulty_ranks) == ("none", ())
     assert [(each.location.rank, round(each.behind_ms)) for each in report.stragglers] == [(1, 30)]

@@ -5,6 +5,7 @@ import os
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,18 +63,25 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
     their steps: log(step=…, step_s=…, work_s=…), where work_s is the time that a rank did not wait for
     others. FILE holds JSON lines: {"rank": 0, "step": 1, "time_ns": 0, "step_s": 1.0, "work_s": 0.9}.
 
+    Dumps of the flight recorder in the run's newest launch show which ranks call collectives late.
+
     A rank is only accused beside at least three others of equal role. Where a cause can't be determined, the
     verdict is "unknown" and says why.
 
     Exit status: 0 it could be read, regardless of the verdicts, 2 it couldn't.
     """
-    from ..job.run_roles import diagnose_run  # noqa: PLC0415 - numpy, which --help can do without
+    from ..job.run_roles import diagnose_dumps, diagnose_run  # noqa: PLC0415 - numpy, not for --help
     from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
     try:
         path = resolve_recording(recording)
-        found = diagnose_run(path, roles_file=roles_file) if path.is_dir() else _of_file(path, roles_file)
+        if path.is_dir():
+            found = diagnose_run(path, roles_file=roles_file)
+            late = diagnose_dumps(path, roles_file=roles_file)
+            found = replace(found, verdicts=(*found.verdicts, *late))
+        else:
+            found = _of_file(path, roles_file)
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
@@ -98,8 +106,6 @@ def _of_file(path: Path, roles_file: Path | None) -> "Diagnosis":
 
 
 def _with_notes(found: "Diagnosis", notes: tuple[str, ...]) -> "Diagnosis":
-    from dataclasses import replace  # noqa: PLC0415
-
     return replace(found, notes=(*notes, *found.notes))
 
 

@@ -15,12 +15,13 @@ from ..diagnosis import Diagnosis, diagnose
 from ..diagnosis.reported_roles import REPORTS_FILE, ReportedRank, RoleReports, read_reports
 from ..diagnosis.roles import Roles, check_size, parse_layout, read_roles, roles_of, roles_of_layout
 from ..diagnosis.steps import steps_of_run
-from ..diagnosis.verdict import named
+from ..diagnosis.verdict import Verdict, cannot_tell, named
 from ..telemetry.files import read_regular
 from ..telemetry.imports import open_recording
 from ..telemetry.ranks import RankLocation, gpu_uuids_by_rank, read_ranks
 from ..telemetry.sample import SampleTable, SourceError
 from ..topology.read import read_topology
+from ..training.flight_recorder import FlightReport, report_of
 from ..training.record import LAUNCHES, MAX_BYTES, SPEC, LaunchState, read_rank_records, read_state
 from ..training.record.spec import LaunchSpec
 from .run_storage import storage_report
@@ -30,6 +31,7 @@ ROLES_FILE = "roles.json"
 _UNTIL_THEN = "Until then roles are taken as unknown."
 #: Maximum number of GPUs used by several ranks that are reported one by one.
 _MOST_SHARED = 3
+_DUMPS_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ def recorded_ranks(run: Path, launch: str | None = None) -> Iterator[ReportedRan
     coordinates = roles_of_layout(sizes).coordinates
     for rank, each in records.items():
         if each.attempt == attempt:
-            fits = each.world == len(coordinates)
+            fits = rank in coordinates and each.world == len(coordinates)
             yield ReportedRank(
                 rank,
                 each.started_ns or 0,
@@ -350,6 +352,33 @@ def diagnose_run(
         verdicts=(*verdicts.verdicts, *of_storage),
         notes=(*problems, *damaged, *verdicts.notes),
     )
+
+
+def verdicts_of_arrivals(report: FlightReport) -> tuple[Verdict, ...]:
+    """Return one verdict on the ranks that call collectives late; empty if there are none."""
+    if not report.stragglers:
+        return ()
+    ranks = tuple(sorted(each.location.rank for each in report.stragglers))
+    first = report.stragglers[0]
+    own = "" if len(ranks) == 1 else f"Rank {first.location.rank} "
+    evidence = f"{own}calls {first.evidence}, by corrected clocks."
+    text = evidence[0].upper() + evidence[1:]
+    return (Verdict("slow_rank", text, ranks, unit=first.unit or None, confidence=0.999),)
+
+
+def diagnose_dumps(run: Path, *, roles_file: Path | None = None) -> tuple[Verdict, ...]:
+    """Return verdicts on late ranks from the dumps of a run's newest launch; empty if it has none."""
+    launch = launch_folder(run, None)
+    if launch is None or not (launch / "flight_recorder").is_dir():
+        return ()
+    roles = read_roles(roles_file) if roles_file else roles_of_run(run).roles
+    try:
+        report = report_of(launch, limit_s=_DUMPS_S, roles=roles)
+    except GipfelError as error:
+        return (cannot_tell(str(error)),)
+    if report.late_reason:
+        return (cannot_tell(f"whether a rank calls collectives late is not known: {report.late_reason}."),)
+    return verdicts_of_arrivals(report)
 
 
 def samples_of_run(run: Path) -> SampleTable | None:

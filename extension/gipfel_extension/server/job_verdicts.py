@@ -10,7 +10,7 @@ from gipfel_cluster.model import GipfelError
 from ..diagnosis.phases import RunPhases
 from ..diagnosis.verdict import Verdict, named
 from ..job.ranks import Job
-from ..job.run_roles import diagnose_run, launch_folder
+from ..job.run_roles import diagnose_run, launch_folder, roles_of_run, verdicts_of_arrivals
 from ..telemetry.sample import SourceError
 from ..training.flight_recorder import FlightReport, report_of
 from .job import JobQuery, read_content, version_of
@@ -132,12 +132,13 @@ def _of_diagnosis(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _of_dumps(folder: Path, _: JobQuery, job: Job) -> tuple[list[dict[str, Any]], list[str]]:
+def _of_dumps(folder: Path, query: JobQuery, job: Job) -> tuple[list[dict[str, Any]], list[str]]:
     launch = launch_folder(folder, job.launch or None)
     if launch is None or not (launch / "flight_recorder").is_dir():
         return [], []
     try:
-        report = report_of(launch, limit_s=_DUMPS_S)
+        roles = roles_of_run(folder, query.layout, query.launch).roles
+        report = report_of(launch, limit_s=_DUMPS_S, roles=roles)
     except GipfelError as error:
         return [], [str(error)]
     return _of_report(report, launch), []
@@ -162,6 +163,7 @@ def _of_report(report: FlightReport, launch: Path) -> list[dict[str, Any]]:
         ranks = [rank for side in mismatch.sides[1:] for rank in side.ranks][:_MOST_FOLDED]
         title = f"Ranks made different calls in {mismatch.group}"
         found.append(_verdict("hang", title, mismatch.line, 2, ranks, source="flight_recorder"))
+    found += [_of_diagnosis(each) | {"source": "flight_recorder"} for each in verdicts_of_arrivals(report)]
     return [each | {"since_ms": since} for each in found]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gipfel_cluster.model import GipfelError
 
@@ -10,6 +11,9 @@ from .analyse import analyse
 from .dump import Call, Dump
 from .read import check_one_job, read_dump, read_dumps
 from .report import FaultyRank, FlightReport, Mismatch, RankLocation, Side, Straggler
+
+if TYPE_CHECKING:
+    from ...diagnosis.roles import Roles
 
 __all__ = [
     "Call",
@@ -27,8 +31,10 @@ __all__ = [
 ]
 
 
-def report_of(folder: Path, *, limit_s: float = math.inf) -> FlightReport:
+def report_of(folder: Path, *, limit_s: float = math.inf, roles: "Roles | None" = None) -> FlightReport:
     """Return the report of a launch's directory, or of any directory that holds dumps; see `read_dumps`.
+
+    Late ranks are compared with ranks of equal role, if `roles` are known.
 
     Raises
     ------
@@ -54,4 +60,4 @@ def report_of(folder: Path, *, limit_s: float = math.inf) -> FlightReport:
     locations = {
         rank: RankLocation(rank=rank, node=note.node, gpu=note.gpu) for rank, note in records.items()
     }
-    return analyse(found.dumps, locations, found.unreadable, found.damaged)
+    return analyse(found.dumps, locations, found.unreadable, found.damaged, roles)

@@ -7,7 +7,7 @@ network or a GPU is to blame and dumps don't say which: that is "cannot tell".
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from typing import TYPE_CHECKING
 
 from gipfel_cluster.model import pluralize
 
@@ -30,12 +30,13 @@ from .wait_for import (
     unfinished_calls,
 )
 
+if TYPE_CHECKING:
+    from ...diagnosis.arrivals import LateRanks
+    from ...diagnosis.roles import Roles
+
 #: Age in seconds below which open calls are those of a running job. Clocks of nodes and file systems differ
 #: by less.
 _YOUNG_S = 1.0
-#: A rank is late if its median delay behind the first rank is longer (ms), over at least so many collectives.
-_LATE_MS = 5.0
-_MIN_COLLECTIVES = 3
 
 
 def analyse(
@@ -43,6 +44,7 @@ def analyse(
     locations: Mapping[int, RankLocation] | None = None,
     unreadable: tuple[str, ...] = (),
     damaged: Iterable[int] = (),
+    roles: "Roles | None" = None,
 ) -> FlightReport:
     """Return who keeps the others waiting.
 
@@ -52,6 +54,8 @@ def analyse(
         Known locations by rank; each of these ranks should have a dump.
     damaged
         Ranks whose dump can't be read.
+    roles
+        Roles of the ranks, which late ranks are compared by; None if unknown.
     """
     locations = locations or {}
     job = Job.of(dumps, locations)
@@ -62,6 +66,9 @@ def analyse(
     )
     verdict = "unknown" if search.reason else "cause" if faulty_ranks or search.is_mismatched else "none"
     waiting = sorted({each.waiter for each in search.edges} | {rank for rank, _ in search.open_calls})
+    late = None
+    if verdict == "none" or search.is_young:
+        late = _find_stragglers(job, locations, roles)
     return FlightReport.model_validate(
         {
             "verdict": verdict,
@@ -71,7 +78,19 @@ def analyse(
             "waiting": tuple(rank for rank in waiting if rank not in search.faulty_ranks),
             "mismatches": tuple(search.mismatches),
             "missing_dumps": search.missing if dumps else (),
-            "stragglers": _find_stragglers(job, locations) if verdict == "none" else (),
+            "stragglers": ()
+            if late is None
+            else tuple(
+                Straggler(
+                    location=locations.get(each.rank) or RankLocation(rank=each.rank),
+                    behind_ms=1e3 * each.late_s,
+                    collectives=each.calls,
+                    group=each.group,
+                    unit=each.unit or "",
+                )
+                for each in late.late
+            ),
+            "late_reason": "" if late is None else "; ".join(late.reasons),
             "unreadable": unreadable,
             "locations": {rank: locations[rank] for rank in search.faulty_ranks if rank in locations},
         }
@@ -91,6 +110,7 @@ class _Search:
         self.mismatches: list[Mismatch] = []
         self.is_mismatched = False
         self.is_circular = False
+        self.is_young = False
         self.reason = ""
 
     def position(self, rank: int) -> tuple[bool, int]:
@@ -110,6 +130,7 @@ class _Search:
             self.reason = _failure_reason(self.job, self.missing)
             return
         if (age_s := _age_s(self.job, self.open_calls)) is not None and age_s < _YOUNG_S:
+            self.is_young = True
             self.reason = (
                 f"the oldest open call is {max(age_s, 0):.1f} s old, and the job may be running. "
                 "Dump once more while it hangs."
@@ -313,30 +334,33 @@ def _age_s(job: Job, open_calls: Sequence[tuple[int, Call]]) -> float | None:
     return max(ages) if ages and max(ages) > -_YOUNG_S else None
 
 
-def _find_stragglers(job: Job, locations: Mapping[int, RankLocation]) -> tuple[Straggler, ...]:
-    """Return the ranks whose median delay behind the first is above 5 ms in 3 or more collectives.
+def _find_stragglers(job: Job, locations: Mapping[int, RankLocation], roles: "Roles | None") -> "LateRanks":
+    """Return the ranks that call collectives late, see `diagnosis.arrivals`."""
+    import numpy as np  # noqa: PLC0415 - slow to import, and not needed where a job hangs
 
-    The clocks of nodes are assumed to be synchronized.
-    """
-    behind: dict[int, list[float]] = {}
-    for logs in job.logs.values():
-        arrivals: dict[int, dict[int, int]] = {}
-        for rank, log in logs.items():
-            for number, call in log.calls.items():
-                if call.created_ns is not None:
-                    arrivals.setdefault(number, {})[rank] = call.created_ns
-        for times in arrivals.values():
-            if len(times) > 1:
-                first = min(times.values())
-                for rank, at in times.items():
-                    behind.setdefault(rank, []).append((at - first) / 1e6)
-    found = [
-        Straggler(
-            location=locations.get(rank) or RankLocation(rank=rank),
-            behind_ms=median(each),
-            collectives=len(each),
-        )
-        for rank, each in behind.items()
-        if len(each) >= _MIN_COLLECTIVES and median(each) > _LATE_MS
-    ]
-    return tuple(sorted(found, key=lambda each: -each.behind_ms))
+    from ...diagnosis.arrivals import GroupArrivals, LateRanks, find_late_ranks  # noqa: PLC0415
+
+    groups = []
+    for group, logs in job.logs.items():
+        times = {rank: _by_number(log.times) for rank, log in logs.items() if log.times}
+        if len(times) < 2 or len(times) < len(logs):
+            continue
+        common = sorted(set.intersection(*(set(each) for each in times.values())))
+        if not common:
+            continue
+        ranks = tuple(sorted(times))
+        both = np.array([[times[rank][number] for rank in ranks] for number in common], dtype=np.float64)
+        # Float64 holds the time since the epoch to 0.2 µs.
+        both /= 1e9
+        ended = np.where(both[:, :, 1] > 0, both[:, :, 1], np.nan)
+        is_default = len(ranks) == len(job.dumps)
+        groups.append(GroupArrivals(job.label(group), ranks, both[:, :, 0], ended, is_default))
+    if not groups:
+        return LateRanks()
+    nodes = {rank: each.node for rank, each in locations.items()}
+    has_p2p = any(log.has_p2p for logs in job.logs.values() for log in logs.values())
+    return find_late_ranks(groups, nodes, roles, has_p2p=has_p2p)
+
+
+def _by_number(times: Sequence[int]) -> dict[int, tuple[int, int]]:
+    return {times[n]: (times[n + 1], times[n + 2]) for n in range(0, len(times), 3)}

@@ -8,6 +8,7 @@ empty.
 """
 
 import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,10 @@ _MAX_GROUPS = 20_000
 #: Finished calls that are kept of each process group: the last one for its frame, the others for arrival
 #: times and to compare them with ranks that have not finished them.
 _KEPT_CALLS = 32
+#: Collectives of each group whose times are kept.
+_KEPT_TIMES = 256
+#: Collectives that no rank finishes before all have called.
+_SYNCHRONIZING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 _FRAMES_OF_TORCH = ("torch/", "/torch")
 P2P = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 
@@ -66,6 +71,8 @@ class GroupLog:
     """Calls of a rank in one group.
 
     ``enqueued`` and ``completed`` are the sequence numbers of the last call that was enqueued, and completed.
+    ``times`` has three numbers for each of the last finished collectives that synchronize their group:
+    sequence number, time of the call, and time when its end was seen, or 0, in nanoseconds.
     """
 
     enqueued: int = 0
@@ -73,6 +80,7 @@ class GroupLog:
     has_p2p: bool = False
     calls: dict[int, Call] = field(default_factory=dict)
     p2p: list[Call] = field(default_factory=list)
+    times: "array[int]" = field(default_factory=lambda: array("q"))
 
     @property
     def unfinished(self) -> list[Call]:
@@ -197,6 +205,8 @@ class _Entries:
             if not is_p2p:
                 log.enqueued = max(log.enqueued, number)
                 log.completed = max(log.completed, number if is_finished else 0)
+                if is_finished and number > recent[name] - _KEPT_TIMES:
+                    _add_times(log.times, number, entries[-1])
                 if is_finished and number <= recent[name] - _KEPT_CALLS:
                     continue
             call = _call(self._ids[name], number, order, is_p2p, entries)
@@ -207,6 +217,13 @@ class _Entries:
             if self.last is None or call.order > self.last.order:
                 self.last = call
         return logs
+
+
+def _add_times(times: "array[int]", number: int, entry: Mapping[str, Any]) -> None:
+    name = operation_of(entry).lstrip("_").replace("_", "").lower()
+    created = number_of(entry.get("time_created_ns"))
+    if created and name.startswith(_SYNCHRONIZING):
+        times.extend((number, created, number_of(entry.get("time_discovered_completed_ns")) or 0))
 
 
 def is_abandoned(entries: Sequence[Mapping[str, Any]]) -> bool:

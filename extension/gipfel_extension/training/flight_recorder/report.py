@@ -8,6 +8,7 @@ from gipfel_cluster.model import Frozen, pluralize
 
 _MAX_LINES = 16
 _IN_DOCUMENT = {"verdict", "reason", "faulty_ranks", "waiting", "mismatches", "missing_dumps"}
+_OF_LATE = {"stragglers", "late_reason"}
 
 
 class RankLocation(Frozen):
@@ -73,11 +74,24 @@ class Mismatch(Frozen):
 
 
 class Straggler(Frozen):
-    """A rank that is late: ``behind_ms`` is its median delay behind the first rank, over all collectives."""
+    """A rank that calls late: ``behind_ms`` is its median delay behind the other ranks of a group.
+
+    ``unit`` is the node that all late ranks share, if they are all of its ranks.
+    """
 
     location: RankLocation
     behind_ms: float
     collectives: int
+    group: str = ""
+    unit: str = ""
+
+    @property
+    def evidence(self) -> str:
+        """Return what was measured, without the rank."""
+        return (
+            f"{self.behind_ms:.1f} ms behind the others, the median of {self.collectives} collectives of "
+            f"{self.group}"
+        )
 
 
 class FlightReport(Frozen):
@@ -94,7 +108,9 @@ class FlightReport(Frozen):
     missing_dumps
         Known ranks without a dump.
     stragglers
-        With the verdict "none": ranks that arrive late in collectives.
+        If no rank waits for good: ranks that call late in most collectives, see `diagnosis.arrivals`.
+    late_reason
+        Why late ranks can't be told; empty if there are some, or none.
     unreadable
         Files that are not dumps, with the reason.
     """
@@ -107,13 +123,14 @@ class FlightReport(Frozen):
     mismatches: tuple[Mismatch, ...] = ()
     missing_dumps: tuple[int, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
+    late_reason: str = ""
     unreadable: tuple[str, ...] = ()
     locations: dict[int, RankLocation] = Field(default={})
 
     @property
     def document(self) -> dict[str, Any]:
         """Return the document of ``--json``."""
-        return self.model_dump(mode="json", by_alias=True, include=_IN_DOCUMENT)
+        return self.model_dump(mode="json", by_alias=True, include=_IN_DOCUMENT | _OF_LATE)
 
     @property
     def exit_status(self) -> int:
@@ -133,10 +150,11 @@ class FlightReport(Frozen):
         if self.missing_dumps:
             lines.append(f"There is no dump of {name_ranks(self.missing_dumps)}.")
         lines += [
-            f"{each.location} is {each.behind_ms:.1f} ms behind the first rank, the median of "
-            f"{each.collectives} collectives"
+            f"{each.location} calls {each.evidence}, by corrected clocks"
             for each in self.stragglers[:_MAX_LINES]
         ]
+        if self.late_reason:
+            lines.append(f"Cannot tell whether a rank is late: {self.late_reason}.")
         lines += [f"can't be read: {each}" for each in self.unreadable[:_MAX_LINES]]
         lines.append(f"dumps read: {len(self.ranks)}")
         return tuple(lines)
