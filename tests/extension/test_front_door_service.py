@@ -82,8 +82,32 @@ def test_a_response_that_breaks_off_does_not_look_complete() -> None:
             async with site.get(PREFIX) as response:
                 await response.read()
 
-    run(scenario, raw=_answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf"))
+    async def refused(site: Site) -> None:
+        async with site.get(PREFIX) as response:
+            assert response.status == 502
+
+    # A small answer is not passed on before it is complete.
+    run(refused, raw=_answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf"))
+    run(scenario, raw=_answer(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nhalf"))
     run(scenario, raw=_answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhal"))
+
+
+def test_a_small_answer_that_takes_its_time_is_passed_on_in_pieces() -> None:
+    go_on = asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\none")
+        await go_on.wait()
+        writer.write(b"two")
+
+    async def scenario(site: Site) -> None:
+        async with asyncio.timeout(10), site.get(PREFIX) as response:
+            assert await response.content.readexactly(3) == b"one"
+            go_on.set()
+            assert await response.read() == b"two"
+
+    run(scenario, raw=slow)
 
 
 async def _assert_held_up(sent: Callable[[], int]) -> None:
