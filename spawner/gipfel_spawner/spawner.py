@@ -18,9 +18,9 @@ from .cluster.watcher import NOT_POLLED
 from .failure import Failure, SpawnProblem
 from .form.options import UserOptions
 from .lifetime import ServerLifetime
-from .start.account import UserCommands
 from .start.placement import ServerPlacement
-from .start.services import ServiceShares, prepare_service, restrict_token, with_resources
+from .start.service_host import ServiceHost
+from .start.services import ServiceShares, prepare_start
 from .start.spawn_options import SpawnOptions
 from .start.submission import POLL_SECONDS, JobSubmission, StartFollower
 from .start.successor import ServiceSuccessor
@@ -47,6 +47,7 @@ class EDFSpawner(SpawnerTraits):
         self.follower = StartFollower(self, self.placement)
         self.lifetime = ServerLifetime(self, self.placement, self.options)
         self.successor = ServiceSuccessor(self, self.lifetime)
+        self.service_host = ServiceHost(self)
         super().__init__(*args, **kwargs)
 
     @observe(
@@ -110,6 +111,8 @@ class EDFSpawner(SpawnerTraits):
             self.hub_connect_url = default_url
         if self.server_ports:
             environment[PORTS_VARIABLE] = self.server_ports
+        if self.service_host.origin:
+            environment["JUPYTERHUB_OAUTH_CALLBACK_URL"] = self.service_host.callback
         return environment
 
     async def start(self) -> tuple[str, int]:
@@ -141,10 +144,13 @@ class EDFSpawner(SpawnerTraits):
             # A server on the hub's own machine is reached through loopback only.
             self.ip = "127.0.0.1" if self.placement.settings.is_local else "0.0.0.0"  # noqa: S104
             await self._submit(options)
-            return await self.follower.wait()
+            address, port = await self.follower.wait()
+            await self.service_host.route(_url(address, port))
         except GipfelError as error:
             self.options.note_error(error)
             raise SpawnProblem(error) from None
+        else:
+            return address, port
         finally:
             self._starting = False
             self.follower.progress.close()
@@ -155,7 +161,7 @@ class EDFSpawner(SpawnerTraits):
         edf = options.edf or self.default_edf
         service: tuple[str, ...] = ()
         if options.service:
-            options, edf, service = await self._prepare_service(options, commands)
+            options, edf, service = await prepare_start(self, options, commands)
         # Shares of this server's name may have been given for another service.
         ServiceShares(self).end_refused(is_service=bool(options.service))
         if edf.startswith("~/"):
@@ -174,29 +180,6 @@ class EDFSpawner(SpawnerTraits):
         self.save_state()
         cluster = f" to {self.placement.cluster_name}" if self.clusters else ""
         self.follower.progress.report(10, f"Job {self.job_id} is submitted{cluster}.")
-
-    async def _prepare_service(
-        self, options: UserOptions, commands: UserCommands
-    ) -> tuple[UserOptions, str, tuple[str, ...]]:
-        """Return the options with the service's resources, the service's EDF, and its directories."""
-        self.follower.progress.report(3, f"Preparing the service {options.service}.")
-        prepared = await prepare_service(
-            options,
-            server=self.name,
-            prefix=self.server.base_url,
-            edf=options.edf,
-            engine=options.engine or self.placement.settings.engine,
-            commands=commands,
-        )
-        self.follower.limit_s = max(self.server_timeout, prepared.limit_s)
-        self.follower.keep_up, self.follower.has_pages = prepared.keep_up, prepared.has_pages
-        self.successor.overlap_s = prepared.overlap_s
-        options = with_resources(options, prepared)
-        # Stored, so that pages show the service's resources rather than the hub's defaults.
-        self.user_options = self.orm_spawner.user_options = options.model_dump(exclude_defaults=True)
-        restrict_token(self.orm_spawner, self.api_token)
-        directories = (prepared.directory, prepared.packages)
-        return options, prepared.edf or self.default_edf, tuple(filter(None, directories))
 
     def owns(self, token: str) -> bool:
         """Return whether this is the token of the most recently started server."""
@@ -265,6 +248,7 @@ class EDFSpawner(SpawnerTraits):
         # The port is saved before the hub saves the address: after a restart in between, the address must be
         # queried again.
         if self.follower.port_received and self.server.port == self.port:
+            await self.service_host.route(self.server.host)
             url: str = self.server.url
             return url
         found: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
@@ -279,8 +263,7 @@ class EDFSpawner(SpawnerTraits):
             # failure from here.
             self.http_timeout = 1
             return "http://127.0.0.1:1/"
-        host = f"[{address}]" if ":" in address else address
-        return f"http://{host}:{port}{self.server.base_url}"
+        return f"{_url(address, port)}{self.server.base_url}"
 
     async def _resume(self, future: "asyncio.Future[tuple[str, int]]") -> None:
         """Continue a start of an earlier hub process until the hub has reached the server."""
@@ -305,6 +288,7 @@ class EDFSpawner(SpawnerTraits):
         if self.ready:
             # The hub checked its routes before the server was ready; the next check is five minutes later.
             await self.user.settings["proxy"].add_user(self.user, self.name)
+            await self.service_host.route(self.server.host)
 
     async def stop(self, now: bool = False) -> None:  # noqa: FBT001, FBT002 - JupyterHub's signature
         """Cancel the job and wait until it has ended.
@@ -356,6 +340,7 @@ class EDFSpawner(SpawnerTraits):
         self.follower.keep_up = bool(state.get("keep_up"))
         self.follower.has_pages = bool(state.get("has_pages", True))
         self.successor.load_state(state)
+        self.service_host.origin = str(state.get("host") or "")
         self._token_digest = str(state.get("token_digest", ""))
         self.submission.mark = str(state.get("mark", ""))
 
@@ -370,6 +355,8 @@ class EDFSpawner(SpawnerTraits):
             if self.follower.keep_up:
                 state["keep_up"] = True
             state |= self.successor.get_state()
+            if self.service_host.origin:
+                state["host"] = self.service_host.origin
             if not self.follower.has_pages:
                 state["has_pages"] = False
             state["token_digest"] = self._token_digest
@@ -382,6 +369,7 @@ class EDFSpawner(SpawnerTraits):
     def clear_state(self) -> None:
         """Forget the job and its cluster."""
         self.successor.end()
+        self.service_host.end()
         if self.job_id:
             self.placement.watcher.forget(self.job_id)
         self.follower.port_received, self._token_digest, self.submission.mark = False, "", ""
@@ -398,3 +386,7 @@ class EDFSpawner(SpawnerTraits):
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _url(address: str, port: int) -> str:
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

@@ -70,7 +70,7 @@ def _parts(text: str) -> str:
         (GOOD.replace("status:", "sttus:"), 14, "'parts.web.ready.sttus' is not a known key", "'status'?"),
         (GOOD.replace("rows: {type", "rows: {typ"), 5, "'parameters.rows.typ'", "Did you mean 'type'?"),
         (GOOD.replace("title:", "tilte:"), 2, "'tilte' is not a known key", "Did you mean 'title'?"),
-        (GOOD.replace("path: keep", "path: host"), 12, "'strip', 'keep', 'root' or 'raw'", CORRECT),
+        (GOOD.replace("path: keep", "path: root"), 12, "'strip', 'keep', 'host' or 'raw'", CORRECT),
         (GOOD.replace("default: 10", "default: ten"), 5, "not of type int", CORRECT),
         (GOOD.replace("default: fast", "default: slow"), 6, "not one of the choices", CORRECT),
         (GOOD.replace("needs: [db]", "needs: [bd]"), 15, "'bd' is not another part", "Use one of: db."),

@@ -214,8 +214,9 @@ def how_to_connect(folder: Path) -> tuple[str, ...]:
         return (f"programs connect by: gipfel service connect {folder.name} -- CMD",)
     state = read_service_state(folder)
     if state.scheduler == HUB:
+        url = f"{state.host}/" if state.host else _public_url(state.prefix)
         return (
-            f"in a browser: {_public_url(state.prefix)}, or the hub's home page",
+            f"in a browser: {url}, or the hub's home page",
             f"for programs: `gipfel service token {folder.name}` prints a token of the hub",
         )
     port, node = state.port, state.nodes[0] if state.nodes else "NODE"

@@ -204,7 +204,8 @@ def _service(workload: Workload) -> dict[str, Any]:
     is_open = workload.state == "running" and state.port
     url = ""
     if is_open:
-        url = state.prefix if state.scheduler == HUB else f"http://127.0.0.1:{state.port}{state.prefix}"
+        origin = state.host if state.scheduler == HUB else f"http://127.0.0.1:{state.port}"
+        url = f"{origin}{state.prefix}"
     shown = workload.model_dump(mode="json", include=WORKLOAD_FIELDS)
     sharing = _sharing(workload.id) if is_open and state.scheduler == HUB else {}
     return {

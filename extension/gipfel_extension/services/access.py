@@ -1,30 +1,18 @@
 """Access to a service: by a token of its own, or through a hub and its users."""
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import html
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import aiohttp
 from aiohttp import web
 
-from gipfel_cluster.job.hub import post_to_hub
-from gipfel_cluster.job.time_limit import time_limit_end
-from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
-
 from .request_rules import RefusedError, origin_host
-
-if TYPE_CHECKING:
-    import socket
-
-    from .front_door import FrontDoor
 
 _SESSION_S = 12 * 3600
 #: Seconds that a client has to send the form: it comes from visitors without access, who must not occupy the
@@ -54,9 +42,6 @@ _MAX_ANSWERS, _MAX_SESSIONS, _MAX_STATES = 4096, 1024, 1024
 _MAX_QUESTIONS = 8
 _QUESTION_S = 15.0
 _MAX_TOKEN = 1024
-#: Seconds between two reports to the hub, and the last seconds whose requests each report counts.
-_ACTIVITY_S = 30.0
-_COUNTED_S = 600.0
 
 _Value = TypeVar("_Value")
 
@@ -191,6 +176,13 @@ def is_same_origin(request: web.BaseRequest) -> bool:
     return site in {"same-origin", "none"} or is_link
 
 
+def _plain_path(request: web.BaseRequest) -> str:
+    """Return the request's path if it can be part of a redirect, else nothing."""
+    path = request.raw_path
+    is_plain = path.isascii() and path.isprintable() and "\\" not in path and len(path) < 4096
+    return path if is_plain else ""
+
+
 def is_navigation(request: web.BaseRequest) -> bool:
     """Return whether a browser opens a page, for which a login makes sense."""
     accepts_page = "text/html" in request.headers.get("Accept", "")
@@ -233,15 +225,19 @@ class HubAccess:
     Example
     -------
     ``FrontDoor(route, HubAccess("/user/ada/board/"))``, in a process with JupyterHub's variables of a server.
+
+    With a ``host``, such as ``https://board--ada.hub.example.org``, the service has this origin for itself,
+    and ``prefix`` is ``/``. The hub also leads here from the path of the server's URL at the host name of its
+    user: such requests are redirected, and never reach the service.
     """
 
-    def __init__(self, prefix: str, auth: Any = None) -> None:
+    def __init__(self, prefix: str, auth: Any = None, host: str = "") -> None:
         from jupyterhub import __version__  # noqa: PLC0415 - slow, and not needed without a hub
         from jupyterhub.services.auth import HubOAuth  # noqa: PLC0415
 
         self._version = __version__
         auth = HubOAuth() if auth is None else auth
-        self._auth, self._prefix = auth, prefix
+        self._auth, self._prefix, self._host = auth, prefix, host
         self.cookies = frozenset((_COOKIE, _STATE_COOKIE))
         self._answers: _Recent[bool] = _Recent(_MAX_ANSWERS)
         self._sessions: _Recent[str] = _Recent(_MAX_SESSIONS)
@@ -278,6 +274,8 @@ class HubAccess:
 
     async def login(self, request: web.BaseRequest, path: str) -> web.StreamResponse | None:
         """Finish the hub's OAuth, and set the session's cookie; return None for other requests."""
+        if self._host and self._is_elsewhere(request):
+            return self._redirect_to_host(request)
         if path != _CALLBACK:
             return None
         if request.method != "GET":
@@ -331,11 +329,27 @@ class HubAccess:
         self._set_cookie(found, request, _STATE_COOKIE, state, int(_STATE_S))
         return found
 
+    def _is_elsewhere(self, request: web.BaseRequest) -> bool:
+        """Return whether a request names another host of the hub, which other servers also use."""
+        own = urlsplit(self._host).hostname or ""
+        try:
+            name = (urlsplit(f"//{request.headers.get('Host', '')}").hostname or "").rstrip(".")
+        except ValueError:
+            return True
+        hubs = own.partition(".")[2]
+        return name != own and (name == hubs or name.endswith(f".{hubs}"))
+
+    def _redirect_to_host(self, request: web.BaseRequest) -> web.Response:
+        if request.method not in {"GET", "HEAD"} or "Upgrade" in request.headers:
+            return text_response(421, f"This service is at {self._host}/.")
+        rest = _plain_path(request).partition(str(self._auth.base_url))[2]
+        location = f"{self._host}/{rest.lstrip('/')}"
+        return web.Response(status=302, headers={"Location": location, "Cache-Control": "no-store"})
+
     def _target(self, request: web.BaseRequest) -> str:
         """Return the requested page, if it is one of the service; else the service's first page."""
-        path = request.raw_path
-        is_plain = path.isascii() and path.isprintable() and "\\" not in path and len(path) < 4096
-        return path if is_plain and path.startswith(self._prefix) else self._prefix
+        path = _plain_path(request)
+        return path if path.startswith(self._prefix) and not path.startswith("//") else self._prefix
 
     def _set_cookie(
         self, response: web.Response, request: web.BaseRequest, name: str, value: str, max_age: int
@@ -350,30 +364,3 @@ class HubAccess:
             samesite="Lax",
             secure=request.headers.get("X-Forwarded-Proto", "").partition(",")[0] == "https",
         )
-
-
-def bind_for_hub(environment: Mapping[str, str]) -> "socket.socket":
-    """Return a listening socket on a port that the hub allows, as JupyterHub's own servers do.
-
-    Raises
-    ------
-    GipfelError
-        No port can be bound.
-    """
-    address = urlsplit(environment.get("JUPYTERHUB_SERVICE_URL", ""))
-    return bind_port(address.hostname or "", PortRange.parse(environment.get(PORTS_VARIABLE, "")))
-
-
-async def report_activity(door: "FrontDoor", environment: Mapping[str, str]) -> None:
-    """Report to the hub every 30 s how much the service is used, and when its job's time limit ends."""
-    end = time_limit_end(environment)
-    while True:
-        count = door.recent_requests(_COUNTED_S)
-        used = f"{count} request{'' if count == 1 else 's'} in {_COUNTED_S / 60:.0f} min"
-        report: dict[str, object] = {"idle_s": int(door.idle_s), "busy_with": [used]}
-        if end is not None:
-            report["ends"] = int(end)
-        # A hub that restarts misses a report; an older one knows no such route.
-        with contextlib.suppress(OSError, KeyError, aiohttp.ClientError):
-            await asyncio.to_thread(post_to_hub, "/gipfel/server/activity", report, environment)
-        await asyncio.sleep(_ACTIVITY_S)

@@ -93,9 +93,9 @@ class Part(Frozen):
 
     A part that listens on a ``port`` can reach other parts by their sockets, and no other machine.
     ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``);
-    a program that works only at the ``root`` of a host can't be started in a hub. A program that does not
-    speak HTTP is ``raw``: `gipfel service connect` gives its users a socket, with the file name
-    ``socket_name``.
+    a program that works only at the root of a host name needs a ``host`` of its own, which a hub with
+    subdomains gives it. A program that does not speak HTTP is ``raw``: `gipfel service connect` gives its
+    users a socket, with the file name ``socket_name``.
     ``allow_paths`` are the paths that may be requested, without the prefix: an entry that ends with a slash
     allows all paths below it, any other only itself; an empty list allows all.
     """
@@ -104,7 +104,7 @@ class Part(Frozen):
     variables: dict[_Identifier, OneLine] = Field(default={}, max_length=128)
     secrets: tuple[_PartName, ...] = Field((), max_length=16)
     listen: Literal["socket", "port"] = "socket"
-    path: Literal["strip", "keep", "root", "raw"] = "strip"
+    path: Literal["strip", "keep", "host", "raw"] = "strip"
     socket_name: Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9][A-Za-z0-9._-]{0,30}$")] = "service"
     allow_paths: tuple[_AllowedPath, ...] = Field((), max_length=64)
     ready: Ready = Ready()

@@ -43,6 +43,8 @@ class ServiceSpec(Frozen):
     blueprint: Blueprint
     parameters: dict[str, ParameterValue] = Field(default={}, max_length=64)
     prefix: str = Field("/", pattern=r"^/(?:[A-Za-z0-9._~@%-]+/)*$", max_length=500)
+    host: str = Field("", pattern=r"^(?:https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?)?$", max_length=300)
+    """Origin that a hub gives to this service alone; empty if it is below a path."""
     scheduler: str = ""
     account: str = ""
     edf: str = ""
@@ -63,6 +65,7 @@ class ServiceState(WorkloadState):
     address: str = ""
     port: int = 0
     prefix: str = "/"
+    host: str = ""
 
 
 def read_spec(folder: Path) -> ServiceSpec:

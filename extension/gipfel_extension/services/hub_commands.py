@@ -53,16 +53,18 @@ def prepare(order: ServiceOrder, environment: Mapping[str, str]) -> PreparedServ
         return _prepared(read_spec(service_directory(order.name, environment)), environment)
     home = Path(environment.get("HOME") or Path.home())
     blueprint = find_blueprint(order.blueprint, directory=home, environment=environment)
-    if blueprint.parts[blueprint.front_part].path == "root":
+    needs_host = blueprint.parts[blueprint.front_part].path == "host"
+    if needs_host and not order.host:
         raise GipfelError(
-            f"{blueprint.title} works at the root of a host only, and services of a hub are below a path.",
+            f"{blueprint.title} needs a host name of its own: {order.no_host}.",
             f"Run `gipfel service up {blueprint.name} --here` in a terminal, and open it through ssh -L.",
         )
     spec = ServiceSpec(
         name=order.name,
         blueprint=blueprint,
         parameters=parameter_values(blueprint, order.parameters),
-        prefix=order.prefix,
+        prefix="/" if needs_host else order.prefix,
+        host=order.host if needs_host else "",
         scheduler=HUB,
         edf=order.edf or blueprint.edf,
         engine=order.engine,
@@ -88,6 +90,7 @@ def _prepared(spec: ServiceSpec, environment: Mapping[str, str]) -> PreparedServ
         keep_up=blueprint.keep_up,
         overlap_s=blueprint.overlap_s if blueprint.handover == "overlap" else 0,
         has_pages=blueprint.has_pages,
+        host=spec.host,
     )
 
 

@@ -16,11 +16,15 @@ import time
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
 
 from gipfel_cluster.environment import without_tokens
-from gipfel_cluster.job.hub import report_port
+from gipfel_cluster.job.hub import post_to_hub, report_port
+from gipfel_cluster.job.time_limit import time_limit_end
 from gipfel_cluster.model import GipfelError, one_line
-from gipfel_cluster.ports import bind_port
+from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants
 from gipfel_cluster.runs import ScratchFolder
 from gipfel_cluster.workloads.directory import (
@@ -29,7 +33,7 @@ from gipfel_cluster.workloads.directory import (
     write_state,
 )
 
-from .access import Access, HubAccess, TokenAccess, bind_for_hub, report_activity
+from .access import Access, HubAccess, TokenAccess
 from .blueprint import Environment, Part, ports_of
 from .directory import HUB, SECRETS, Handover, read_service_state, read_spec, read_token, storage_directory
 from .front_door import FrontDoor, Route
@@ -40,6 +44,9 @@ _POLL_S = 0.2
 _HEARTBEAT_S = 10.0
 _PROBE_S = 5.0
 _MAX_RUNS = 200
+#: Seconds between two reports to the hub, and the last seconds whose requests each report counts.
+_ACTIVITY_S = 30.0
+_COUNTED_S = 600.0
 #: Port of a part that can listen only on TCP; in its own network namespace, every port is free.
 _PORT = "8080"
 #: First of the consecutive ports in that namespace that lead to other parts.
@@ -214,8 +221,8 @@ class ServiceSupervisor:
             socket_name=part.socket_name,
         )  # fmt: skip
         if self._of_hub:
-            listener = bind_for_hub(self._environment)
-            access: Access = HubAccess(self._spec.prefix)
+            listener = _bind_for_hub(self._environment)
+            access: Access = HubAccess(self._spec.prefix, host=self._spec.host)
         else:
             # Without a hub only this node connects: a browser comes through ssh.
             listener = bind_port("127.0.0.1", None)
@@ -228,7 +235,8 @@ class ServiceSupervisor:
             # Bound to all addresses, it is reached from other nodes by the node's name.
             address = self._state.nodes[0] if address in {"::", "0.0.0.0"} else address  # noqa: S104
             await self._report_to_hub(door, port)
-        self._write(phase="running", reason="", address=address, port=port, prefix=self._spec.prefix)
+        place = {"address": address, "port": port, "prefix": self._spec.prefix, "host": self._spec.host}
+        self._write(phase="running", reason="", **place)
         return door
 
     async def _report_to_hub(self, door: FrontDoor, port: int) -> None:
@@ -237,7 +245,7 @@ class ServiceSupervisor:
             await asyncio.to_thread(report_port, port, self._environment)
         except OSError as error:
             raise GipfelError(f"The hub did not accept the service's port: {error}.") from error
-        self._reporter = asyncio.create_task(report_activity(door, self._environment))
+        self._reporter = asyncio.create_task(_report_activity(door, self._environment))
 
     async def _watch(self, door: FrontDoor) -> None:
         idle_s = self._spec.blueprint.idle_s
@@ -313,6 +321,33 @@ class ServiceSupervisor:
         if reason:
             sys.stderr.write(f"gipfel: {reason}\n")
         return 0 if ended_well else 1
+
+
+def _bind_for_hub(environment: Mapping[str, str]) -> socket.socket:
+    """Return a listening socket on a port that the hub allows, as JupyterHub's own servers do.
+
+    Raises
+    ------
+    GipfelError
+        No port can be bound.
+    """
+    address = urlsplit(environment.get("JUPYTERHUB_SERVICE_URL", ""))
+    return bind_port(address.hostname or "", PortRange.parse(environment.get(PORTS_VARIABLE, "")))
+
+
+async def _report_activity(door: FrontDoor, environment: Mapping[str, str]) -> None:
+    """Report to the hub every 30 s how much the service is used, and when its job's time limit ends."""
+    end = time_limit_end(environment)
+    while True:
+        count = door.recent_requests(_COUNTED_S)
+        used = f"{count} request{'' if count == 1 else 's'} in {_COUNTED_S / 60:.0f} min"
+        report: dict[str, object] = {"idle_s": int(door.idle_s), "busy_with": [used]}
+        if end is not None:
+            report["ends"] = int(end)
+        # A hub that restarts misses a report; an older one knows no such route.
+        with suppress(OSError, KeyError, aiohttp.ClientError):
+            await asyncio.to_thread(post_to_hub, "/gipfel/server/activity", report, environment)
+        await asyncio.sleep(_ACTIVITY_S)
 
 
 def _end_of(status: int) -> str:

@@ -154,14 +154,18 @@ class ServiceOffers(Frozen):
 class ServiceOrder(Frozen):
     """A service to prepare: its blueprint, parameters and environment, and where it will be served.
 
-    ``name`` is the name of its server, ``prefix`` the path of the server's URL. ``is_successor`` means that
-    the service runs and this order is for its next job: then its directory is not changed.
+    ``name`` is the name of its server, ``prefix`` the path of the server's URL. ``host`` is the origin that
+    it can have for itself, such as ``https://board--ada.hub.example.org``; if there is none, ``no_host`` is
+    the reason. ``is_successor`` means that the service runs and this order is for its next job: then its
+    directory is not changed.
     """
 
     name: str
     blueprint: str
     parameters: dict[str, str] = Field(default_factory=dict)
     prefix: str
+    host: str = ""
+    no_host: str = ""
     edf: str = ""
     engine: str = ""
     is_successor: bool = False
@@ -174,7 +178,8 @@ class PreparedService(Frozen):
     directory with its packages, empty if the job has to create it. ``limit_s`` is the number of seconds from
     the start of its job until it must be ready. ``keep_up``: start it again if its job is killed, fails or
     reaches its time limit. ``overlap_s``: seconds before the time limit at which the next job, which then
-    takes over, is submitted; 0 for none. ``has_pages``: the service has pages for browsers.
+    takes over, is submitted; 0 for none. ``has_pages``: the service has pages for browsers. ``host``: it is
+    served at the order's host, instead of below its path.
     """
 
     directory: OneLine = ""
@@ -185,6 +190,7 @@ class PreparedService(Frozen):
     keep_up: bool = False
     overlap_s: int = 0
     has_pages: bool = True
+    host: OneLine = ""
     problem: OneLine = ""
     fix: OneLine = ""
     field: OneLine = ""

@@ -180,8 +180,8 @@ class ServiceTokenRouteHandler(OwnServerHandler):
             expires_in=min(asked.expires_s, limit),
         )
         self.set_status(201)
-        server = owner.spawners[asked.service].server
-        url = str(server.url) if server else ""
+        spawner = owner.spawners[asked.service]
+        url = spawner.service_host.address if spawner.server else ""
         self.answer(ServiceToken(token=token, url=url, scopes=scopes))
 
 

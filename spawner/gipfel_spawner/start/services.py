@@ -17,6 +17,7 @@ from gipfel_cluster.scheduler.protocol import JobStatus
 
 from ..form.options import OptionError, UserOptions
 from .account import UserCommands
+from .service_host import possible_host
 
 __all__ = [
     "ServiceOffer",
@@ -26,7 +27,7 @@ __all__ = [
     "ShareRequest",
     "SharedService",
     "prepare_service",
-    "restrict_token",
+    "prepare_start",
     "service_offers",
     "services_shared_with",
     "with_resources",
@@ -61,6 +62,7 @@ async def prepare_service(
     *,
     server: str,
     prefix: str,
+    host: tuple[str, str] = ("", ""),
     edf: str,
     engine: str,
     commands: UserCommands,
@@ -74,6 +76,8 @@ async def prepare_service(
         Name of the server, which is also the service's name.
     prefix
         Path of the server's URL.
+    host
+        Origin that the service can have for itself, and the reason if there is none.
     is_successor
         Only return what the next job of the running service needs.
 
@@ -93,6 +97,8 @@ async def prepare_service(
         blueprint=options.service,
         parameters=options.parameters,
         prefix=prefix,
+        host=host[0],
+        no_host=host[1],
         edf=edf,
         engine=engine,
         is_successor=is_successor,
@@ -104,6 +110,38 @@ async def prepare_service(
     if not prepared.directory.startswith("/"):
         raise GipfelError("The service can't be prepared: the answer is not valid.")
     return prepared
+
+
+async def prepare_start(
+    spawner: "EDFSpawner", options: UserOptions, commands: UserCommands
+) -> tuple[UserOptions, str, tuple[str, ...]]:
+    """Prepare the service that a server starts; return the options with its resources, its EDF, directories.
+
+    Raises
+    ------
+    OptionError
+        As for `prepare_service`.
+    """
+    spawner.follower.progress.report(3, f"Preparing the service {options.service}.")
+    prepared = await prepare_service(
+        options,
+        server=spawner.name,
+        prefix=spawner.server.base_url,
+        host=possible_host(spawner.user, spawner.name),
+        edf=options.edf,
+        engine=options.engine or spawner.placement.settings.engine,
+        commands=commands,
+    )
+    spawner.follower.limit_s = max(spawner.server_timeout, prepared.limit_s)
+    spawner.follower.keep_up, spawner.follower.has_pages = prepared.keep_up, prepared.has_pages
+    spawner.successor.overlap_s = prepared.overlap_s
+    spawner.service_host.set(prepared.host)
+    options = with_resources(options, prepared)
+    # Stored, so that pages show the service's resources rather than the hub's defaults.
+    spawner.user_options = spawner.orm_spawner.user_options = options.model_dump(exclude_defaults=True)
+    restrict_token(spawner.orm_spawner, spawner.api_token)
+    directories = (prepared.directory, prepared.packages)
+    return options, prepared.edf or spawner.default_edf, tuple(filter(None, directories))
 
 
 def with_resources(options: UserOptions, prepared: PreparedService) -> UserOptions:

@@ -190,6 +190,7 @@ class ServiceSuccessor:
         spawner.save_state()
         spawner.follower.watch_end()
         await spawner.user.settings["proxy"].add_user(spawner.user, spawner.name)
+        await spawner.service_host.route(spawner.server.host)
         try:
             await asyncio.sleep(_DRAIN_S)
         finally:

@@ -119,7 +119,7 @@ def service_image(spec: ServiceSpec, target: Target, edf_image: str) -> str:
 
 def speaks_http(spec: ServiceSpec) -> bool:
     """Return whether the part that is shown speaks HTTP."""
-    return spec.blueprint.parts[spec.blueprint.front_part].path in {"strip", "keep"}
+    return spec.blueprint.parts[spec.blueprint.front_part].path != "raw"
 
 
 def url_prefix(spec: ServiceSpec) -> str:
