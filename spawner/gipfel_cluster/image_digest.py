@@ -30,10 +30,20 @@ _MAX_ENTRIES = 256
 DIGESTS = "image-digests"
 
 
+def stable_device(status: os.stat_result) -> int:
+    """Return a file's device number; 0 for a file system without a block device.
+
+    Network file systems, and others such as tmpfs, get their number when they are mounted, so that it differs
+    between nodes and after a restart. Inode and times identify a file there, together with its path.
+    """
+    return status.st_dev if os.major(status.st_dev) else 0
+
+
 def _key(path: str, status: os.stat_result) -> dict[str, Any]:
-    """Return the attributes that change with a file's content; device numbers differ between nodes."""
+    """Return the attributes that change with a file's content."""
     return {
         "path": os.path.realpath(path),
+        "device": stable_device(status),
         "inode": status.st_ino,
         "size": status.st_size,
         "mtime_ns": status.st_mtime_ns,

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .model import GipfelError
 from .regular_files import read_regular
 
 _MAX_BYTES = 16 << 20
@@ -96,6 +95,8 @@ class RunFolder:
             The name has characters other than letters, digits, dot, dash and underscore, or the directory
             can't be created.
         """
+        from .model import GipfelError  # noqa: PLC0415 - pydantic, which a look-up in a cache can do without
+
         name = f"{cluster}-{job_id}"
         if not _NAME.fullmatch(name):
             raise GipfelError(f"{name!r} can't name a run folder.", "Use letters, digits, '.', '-' and '_'.")
@@ -128,6 +129,8 @@ class RunFolder:
 
     def read_record(self) -> dict[str, Any]:
         """Return the content of ``record.json``; an empty dictionary if the file does not exist yet."""
+        from .model import GipfelError  # noqa: PLC0415
+
         try:
             content = json.loads(read_regular(self.path / "record.json", _MAX_BYTES))
         except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
+    from ..gate.kept import KeptScan
     from ..gate.model import ScanDocument, Severity
 
 _DAY_S = 86400.0
@@ -109,19 +111,28 @@ def scan(
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """
     from gipfel_cluster.image_digest import DIGESTS  # noqa: PLC0415
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
     from gipfel_cluster.runs import user_cache  # noqa: PLC0415
 
-    from ..gate.package_index import PackageIndex  # noqa: PLC0415
-    from ..gate.scan.cache import ScanCache  # noqa: PLC0415
-    from ..gate.scan.targets import (  # noqa: PLC0415
-        Exceptions,
-        read_exceptions,
-        scan_targets,
-    )
+    from ..gate.kept import KeptScan, KeptScans  # noqa: PLC0415
 
     if not targets and source is None:
         raise click.UsageError("Missing argument 'MODEL|IMAGE|DIR...'.")
+    kept_scans, folder = None if no_cache else KeptScans(user_cache("scans")), user_cache("scans")
+    words = ("packages" if packages_only else "all", str(index_root), own, str(max_age_days))
+    key = kept_scans.key(targets, advisories, exceptions_file, words) if kept_scans and not source else ""
+    kept = kept_scans.read(key, max_age_days * _DAY_S) if kept_scans and key else None
+    if kept is not None:
+        _print_kept(kept, as_document=as_document)
+        return kept.statuses[fail_on]
+
+    # The rest imports pydantic, which a kept result can do without.
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..gate.model import SEVERITIES  # noqa: PLC0415
+    from ..gate.package_index import PackageIndex  # noqa: PLC0415
+    from ..gate.scan.cache import ScanCache  # noqa: PLC0415
+    from ..gate.scan.targets import Exceptions, read_exceptions, scan_targets  # noqa: PLC0415
+
     try:
         updated = source is None or _update(advisories, source, ecosystems)
         if not targets:
@@ -130,25 +141,44 @@ def scan(
         exceptions = (
             read_exceptions(exceptions_file, today=today) if exceptions_file else Exceptions(today=today)
         )
-        for line in exceptions.notes:
-            report_line(line)
+        cache = ScanCache(None) if no_cache else ScanCache(folder, user_cache(DIGESTS))
         document = scan_targets(
             targets,
             advisories=advisories,
             max_age_s=max_age_days * _DAY_S,
             exceptions=exceptions,
-            cache=ScanCache(None) if no_cache else ScanCache(user_cache("scans"), user_cache(DIGESTS)),
+            cache=cache,
             packages_only=packages_only,
             index=PackageIndex(index_root, own.replace(",", " ").split()),
         )
     except (GipfelError, OSError) as error:
         report_line(str(error))
         return 2
+    age_s = document.advisories_age_s
+    found = KeptScan(
+        lines=(*((True, line) for line in exceptions.notes), *_lines(document)),
+        document=document.model_dump_json(),
+        statuses={bound: document.exit_status(bound) for bound in SEVERITIES},
+        newest_s=None if age_s is None else time.time() - age_s,
+    )
+    if kept_scans and key and cache.complete:
+        kept_scans.keep(key, found)
+    _print_kept(found, as_document=as_document)
+    return found.statuses[fail_on]
+
+
+def _print_kept(found: "KeptScan", *, as_document: bool) -> None:
     if as_document:
-        click.echo(document.model_dump_json())
-    else:
-        _print(document)
-    return document.exit_status(fail_on)
+        click.echo(found.to_json())
+        return
+    *lines, (_, summary) = found.lines
+    for error, line in lines:
+        if error:
+            report_line(line)
+        else:
+            click.echo(line)
+    age = "" if found.age_s is None else f"; advisories {found.age_s / _DAY_S:.1f} days old"
+    click.echo(f"{summary}{age}.")
 
 
 def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -> bool:
@@ -170,31 +200,34 @@ def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -
     return not problems
 
 
-def _print(document: "ScanDocument") -> None:
+def _lines(document: "ScanDocument") -> Iterator[tuple[bool, str]]:
+    """Yield the lines of a result, each with whether it goes to stderr; the last one is the summary."""
     from gipfel_cluster.model import one_line  # noqa: PLC0415
 
-    def echo(line: str, indent: str = "") -> None:
+    def line(text: str, indent: str = "") -> tuple[bool, str]:
         # A file name must not add lines or control the terminal.
-        click.echo(f"{indent}{one_line(line)}")
+        return False, f"{indent}{one_line(text)}"
 
     for item in document.items:
         if item.verdict != "plain" or item.findings:
-            echo(f"{item.path}: {item.verdict}")
+            yield line(f"{item.path}: {item.verdict}")
         for finding in item.findings:
-            echo(f"{finding.severity}: {finding.message}", "  ")
+            yield line(f"{finding.severity}: {finding.message}", "  ")
             if finding.fix:
-                echo(finding.fix, "    ")
+                yield line(finding.fix, "    ")
     for each in document.vulnerabilities:
         fix = f"fixed in {each.fixed}" if each.fixed else "no fixed version"
-        echo(f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}")
-        echo(each.fix, "  ")
+        yield line(f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}")
+        yield line(each.fix, "  ")
     for entry in document.excepted:
-        echo(f"excepted by {entry.by} until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}")
-    for line in document.not_judged:
-        report_line(f"could not be judged: {line}")
-    for line in document.not_scanned:
-        echo(f"not scanned: {line}")
-    echo(_summary(document))
+        yield line(
+            f"excepted by {entry.by} until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}"
+        )
+    for text in document.not_judged:
+        yield True, f"could not be judged: {text}"
+    for text in document.not_scanned:
+        yield line(f"not scanned: {text}")
+    yield line(_summary(document))
 
 
 def _summary(document: "ScanDocument") -> str:
@@ -214,9 +247,7 @@ def _summary(document: "ScanDocument") -> str:
                 vulnerabilities + others if found else ", whose vulnerabilities could not be judged"
             )
         parts.append(f"{pluralize(len(document.packages), 'package')}{vulnerabilities}")
-    if document.advisories_age_s is not None:
-        parts.append(f"advisories {document.advisories_age_s / _DAY_S:.1f} days old")
-    return "; ".join(parts) + "."
+    return "; ".join(parts)
 
 
 @click.group(epilog=examples("gipfel model convert checkpoint.pt -o weights.safetensors"))

@@ -5,7 +5,6 @@ no index beside the mirror. `match` decides whether an advisory applies to a ver
 its severity and the fixed version. Source: OSV schema 1.7, docs/schema.md in ossf/osv-schema.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from typing import Any, BinaryIO
 from gipfel_cluster.model import one_line, pluralize
 
 from ...telemetry.files import open_regular
+from ..kept import PLACES, mirror_state
 from ..model import Package, Severity, Vulnerability
 from .versions import compare
 
@@ -34,7 +34,6 @@ MAX_RECORDS = 1_000_000
 _ENCRYPTED = 1
 _MODIFIED = re.compile(rb'"modified"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,300})"')
-_PLACES = ("", "osv-scanner", "osv-scalibr")
 
 
 class Mirror:
@@ -80,16 +79,7 @@ class Mirror:
 
     def state(self) -> str:
         """Return a digest that changes when an archive is replaced, added or removed."""
-        paths = sorted(path for place in _PLACES for path in (self._root / place).glob("*/all.zip"))
-        found = []
-        for path in paths:
-            try:
-                about = path.stat()
-            except OSError:
-                continue
-            fields = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-            found.append(f"{path} {fields}")
-        return hashlib.sha256("\n".join(found).encode(errors="surrogateescape")).hexdigest()
+        return mirror_state(self._root)
 
     def _of_family(self, family: str, packages: Sequence[Package]) -> Iterator[Vulnerability]:
         archives = self._archives(family, {each.ecosystem for each in packages})
@@ -124,7 +114,7 @@ class Mirror:
 
     def _archives(self, family: str, ecosystems: set[str]) -> list[Path]:
         names = [family, *sorted(ecosystems - {family})]
-        paths = (self._root / place / name / "all.zip" for place in _PLACES for name in names)
+        paths = (self._root / place / name / "all.zip" for place in PLACES for name in names)
         return [path for path in paths if path.is_file()]
 
     def _of_archive(

@@ -228,16 +228,16 @@ def scan_targets(
 def _part(target: Path, cache: ScanCache, index: PackageIndex, *, packages_only: bool) -> FilePart:
     about = target.stat()
     if not stat.S_ISREG(about.st_mode):
+        cache.complete = False
         return _scanned(target, cache, index, packages_only=packages_only)
-    options = "packages" if packages_only else "all"
-    if not packages_only and (
-        is_dependency_file(target.name) or target.suffix in _MAY_INSTALL or is_image(target)
-    ):
+    image, options = is_image(target), "packages" if packages_only else "all"
+    if not packages_only and (is_dependency_file(target.name) or target.suffix in _MAY_INSTALL or image):
         options = f"all {index.state}"
     found = cache.part(target, about, options)
     if found is None:
-        found = _scanned(target, cache, index, packages_only=packages_only)
-        cache.keep_part(target, about, options, found)
+        found = cache.part_of_copy(target, about, options, read=not packages_only) if image else None
+        found = found or _scanned(target, cache, index, packages_only=packages_only)
+        cache.keep_part(target, about, options, found, image=image)
     return found
 
 
@@ -278,5 +278,7 @@ def _match(
         )
         if state == mirror.state():
             cache.keep_matched(packages, state, matched)
+        else:
+            cache.complete = False
     age_s, lines = mirror.age_s(matched.newest_s)
     return matched.model_copy(update={"not_judged": (*matched.not_judged, *lines)}), age_s
