@@ -1,8 +1,9 @@
 """CPU seconds of each test with those of the processes that it starts: wall time misleads on a busy machine.
 
 ``cpu_time.py run FILE ARGUMENTS…`` runs pytest and writes JSON; ``cpu_time.py show FILE…`` prints the test
-files that cost most. As root, where version 1's control group ``cpuacct`` is mounted, daemons that outlive
-their parent count too; elsewhere only children that were waited for. What tests share is the first one's.
+files that cost most. As root, where the controller ``cpuacct`` of cgroup v1 is mounted, daemons that
+outlive their parent count too; elsewhere only child processes that were waited for count. Work that several
+tests share, such as a fixture, counts for the first of them.
 """
 
 import json
@@ -63,7 +64,7 @@ class CpuTime:
                 (_GROUPS / "cgroup.procs").write_text(str(os.getpid()))
                 self._group.rmdir()
             except OSError:
-                pass  # What a test left running is in it still.
+                pass  # Processes that a test left running are still in the group.
 
 
 def show(path: Path) -> None:
@@ -81,7 +82,7 @@ def show(path: Path) -> None:
 
 def main() -> int:
     """Run pytest, or show what earlier runs have written."""
-    # The modules beside this one are not for tests.
+    # Tests must not import this directory's modules, which Python has put first on the path.
     sys.path.pop(0)
     match sys.argv[1:]:
         case ["run", path, *arguments]:

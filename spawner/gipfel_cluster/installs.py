@@ -1,4 +1,4 @@
-"""Find commands and variables that install software in a way that lets others choose what is installed.
+"""Find commands and variables that let others choose what is installed or run.
 
 `command_problems` checks shell lines, such as set-up steps and the RUN lines of a Containerfile.
 `variable_problem` checks one environment variable.
@@ -72,6 +72,8 @@ _WITH_VALUE = frozenset(
     ]
 )
 _FILES = ("-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints")
+#: A line with one of these options is not reported as unpinned: the file that it names, which is not read
+#: here, may fix the versions.
 _PINS = (*_FILES, "--require-hashes")
 _COMMIT = re.compile(r"@[0-9a-f]{40}(?:$|[#&])")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -243,7 +245,7 @@ def variable_problem(name: str, value: str) -> InstallProblem | None:
             "unsafe-load",
             0,
             "torch.load runs the code in every checkpoint",
-            "a foreign model can act as you",
+            "a checkpoint from someone else can run programs as you",
             "Remove it, and pass weights_only=False where you trust the file.",
         )
     return None

@@ -74,7 +74,10 @@ def print_completions(group: click.Group, environment: Mapping[str, str]) -> int
 
 
 def complete_runs(*, or_files: bool = False) -> _Completer:
-    """Return a completer of run folders and names of runs, newest first, or if none matches, of files."""
+    """Return a completer of runs by folder and by name, newest first.
+
+    With `or_files`, it completes files if no run matches.
+    """
 
     def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         from gipfel_cluster.runs import runs_root  # noqa: PLC0415

@@ -91,7 +91,7 @@ class _StartCommand(click.Command):
     show_default=True,
     type=click.IntRange(0, 1000),
     metavar="N",
-    help="Maximum number of restarts of failed ranks, with GIPFEL_RESUME=1.",
+    help="Maximum number of restarts of failed ranks. Restarted ranks have GIPFEL_RESUME=1.",
 )
 @click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable of the ranks.")
 @click.option("--time", default="", metavar="T", help="Time limit of the job in Slurm's syntax.")
@@ -111,7 +111,8 @@ class _StartCommand(click.Command):
     "--checkpoint",
     default="",
     metavar="DIR",
-    help="Checkpoint directory such as keep:runs/7, $GIPFEL_CHECKPOINT of the ranks.",
+    help="Checkpoint directory, which ranks find in $GIPFEL_CHECKPOINT; keep:runs/7 is in the site's storage "
+    "class keep.",
 )
 @click.option(
     "--min-free",
@@ -135,7 +136,7 @@ class _StartCommand(click.Command):
     show_default=True,
     type=click.FloatRange(1),
     metavar="S",
-    help="Seconds from that warning to the end of the ranks.",
+    help="Seconds that ranks have to end after SIGUSR1, which they also get before the job's time limit.",
 )
 @click.option(
     "--join-timeout",
@@ -161,7 +162,8 @@ class _StartCommand(click.Command):
 @click.option(
     "--step-hooks/--no-step-hooks",
     default=True,
-    help="Log the duration and own work of each rank's optimizer steps for `gipfel diagnose`. Default: on.",
+    help="Log the duration of each rank's optimizer steps, with and without waiting for other ranks, for "
+    "`gipfel diagnose`. Default: on.",
 )
 @click.option(
     "--hang-after",
@@ -170,25 +172,25 @@ class _StartCommand(click.Command):
     show_default=True,
     type=click.FloatRange(0, 86_400),
     metavar="S",
-    help="Seconds without a step after which the launch hangs (5 times the longest step, if that is more): "
-    "dumps and stacks are taken, and the cause is reported. 0: no alarm.",
+    help="Seconds without a step after which the launch counts as hung (5 times the longest step, if that is "
+    "more): dumps and stacks are collected, and the cause is reported. 0: no alarm.",
 )
 @click.option(
     "--allow-host",
     "allowed_hosts",
     multiple=True,
     metavar="HOST",
-    help="Put the ranks behind a gate: only this host and others so given are reached, such as example.org, "
-    "*.hf.co or db.site:5432; each use is logged, see `gipfel net`.",
+    help="Put the ranks behind a gate, so that they reach only the hosts given with this option (repeat it "
+    "for more), such as example.org, *.hf.co or db.site:5432. Destinations are logged, see `gipfel net`.",
 )
-@click.option("--no-network", is_flag=True, help="The same, without any host.")
+@click.option("--no-network", is_flag=True, help="Put the ranks behind a gate that allows no host.")
 @click.option(
     "--gate-mode",
     type=click.Choice(["refuse", "warn"]),
     default="refuse",
     show_default=True,
-    help="What a launch does that can't run behind its gate, such as one on several nodes: refuse to "
-    "start, or run outside and name the ranks.",
+    help="If a launch can't run behind its gate, such as one on several nodes: refuse to start it, or run it "
+    "outside the gate and print a warning with the ranks.",
 )
 @stage_options
 @click.option("--name", default="", metavar="NAME", help="Name of the launch and its job.")
@@ -222,7 +224,7 @@ def start(**options: Any) -> int:
         os.environ,
         directory=_here(),
         dry_run=dry_run,
-        on_outcome=_tell_outcome,
+        on_outcome=_report_preflight_check,
         kill_holders=kill_holders,
     )
     if isinstance(made, DryRun):
@@ -297,10 +299,10 @@ def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
     """Find the ranks that cause a hang, from dumps of PyTorch's flight recorder.
 
     ID is a launch, by default the newest; DIR a directory with dumps of any job, pickle or JSON, whose names
-    end in the rank. The first line names the cause, the ranks of it, and how many wait for them.
+    end in the rank. The first line names the cause, its ranks, and how many ranks wait for them.
 
-    On the host side, a rank has not made a call in which others wait; on the device side, it has, and its
-    GPU does not finish. Dumps are never unpickled.
+    "Host side" means that a rank has not made a call in which others wait; "device side" means that it has
+    made the call, but its GPU has not finished it. Dumps are never unpickled.
 
     Exit status: 0 a cause is found, or no rank waits; 1 the dumps don't show one; 2 they can't be read.
     """
@@ -318,5 +320,5 @@ def _here() -> Path:
         raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
 
 
-def _tell_outcome(outcome: Any) -> None:
+def _report_preflight_check(outcome: Any) -> None:
     report_line(outcome.line)

@@ -37,7 +37,7 @@ secrets, so it must be readable by you alone (chmod 600). Leave out what you don
 \b
   hub = "https://hub.example.org"       # optional: messages link to reports there
   events = ["failed", "idle", "time"]   # optional: only these (default: all)
-  per_hour = 20                         # optional: most messages in an hour
+  per_hour = 20                         # optional: maximum number of messages per hour
 
 \b
   [ntfy]                                # install the app, and subscribe to the topic
@@ -52,7 +52,7 @@ secrets, so it must be readable by you alone (chmod 600). Leave out what you don
   [email]
   host = "smtp.example.org"
   port = 587                            # optional
-  security = "starttls"                 # or "tls"; "none" on this machine alone
+  security = "starttls"                 # or "tls"; "none" only if the mail server is on this machine
   from = "me@example.org"
   to = ["me@example.org"]
   user = "me"                           # optional, for servers with a login
@@ -163,7 +163,9 @@ def _print_status(document: dict[str, Any]) -> None:
     if document["job_problem"] and document["job_problem"] != document["problem"]:
         report_line(f"The last job could not use the file: {document['job_problem']}")
     if document["held_back"]:
-        click.echo(f"The rate limit has held back {document['held_back']} messages since the last one.")
+        click.echo(
+            f"The rate limit has held back {document['held_back']} messages since the last that was sent."
+        )
     if document["recent"]:
         click.echo("Newest events:")
     for each in document["recent"]:
@@ -214,17 +216,17 @@ def track(
     no_files: bool,
     as_json: bool,
 ) -> int:
-    """Make a run, with its launches as child runs, a run of an MLflow server.
+    """Copy a run to an MLflow server, where its launches become child runs.
 
     RUN is a run's folder or the name that you gave it. The server gets parameters, commit, image and its
     digest, the metrics that all ranks logged, means of the GPUs' and hosts' metrics, score and losses, and as
     artifacts the record, score, vetting report and the ends of logs. Secrets in parameters are hidden.
 
-    The command can be repeated at any time: what is there already is not sent again, and what an earlier call
-    could not send is. The run folder keeps everything, so a server that is down costs nothing. The package
-    mlflow is not needed here. With $GIPFEL_TRACK_TO in their environment, jobs and `gipfel record` do this at
-    their end, for 20 seconds at most, also for runs that could not be sent before; $GIPFEL_TRACK_TOKEN_FILE
-    names the token's file.
+    The command can be repeated at any time: it sends only what is not on the server yet, such as
+    what an earlier call could not send. The run folder keeps everything, so a server that is down costs
+    nothing. The package mlflow is not needed here. With $GIPFEL_TRACK_TO in their environment, jobs and
+    `gipfel record` do this at their end, for 20 seconds at most, also for runs that could not be sent before;
+    $GIPFEL_TRACK_TOKEN_FILE names the token's file.
 
     Exit status: 0 everything is on the server, 1 the server can't be reached or refuses something.
     """

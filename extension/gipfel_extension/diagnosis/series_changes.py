@@ -13,10 +13,11 @@ from .robust import Floats, noise_of, quantile, student, trimmed_mean
 
 #: Least number of samples on each side of a change.
 _LEAST_SAMPLES = 8
-#: Probability that noise alone gives an explanation of a change, and least number of standard errors.
+#: Probability that noise alone makes any of the examined series look changed, and the smallest change that
+#: counts, in standard errors.
 _FALSE, _LEAST_Z = 1e-3, 4.5
-#: Smallest change of a series that is listed, as a share and as a multiple of its drift; most metrics in the
-#: list; most series examined.
+#: A change is listed if it is at least this share of the larger level and at least this multiple of the
+#: series' drift (`_drift`); then the maximum number of metrics listed and of series examined.
 _LEAST_MOVE, _DRIFTS, _MOST_NAMED, _MOST_SERIES = 0.05, 3.0, 6, 4000
 #: Number of parts of each side; the scatter of their means shows the noise, even if it is autocorrelated.
 _PARTS = 5
@@ -110,13 +111,13 @@ def find_series_changes(
     """Return the series that changed together with the steps, each metric's most significant device first.
 
     All series are examined, including those that merely follow the pace of the steps (activity, power,
-    traffic): the result is not a list of causes. Each change is significant given the number of series
-    examined (for any of them by chance with a probability of 1 in 1 000), and a multiple of the series' drift
-    on either side.
+    traffic): the result is not a list of causes. Each change is significant: the probability
+    that chance changes any of the examined series this much is 1 in 1 000. It is also at least three times
+    the series' drift on either side.
     """
     looked = list(islice(_moves(table, at_ns, before_ns, after_ns), _MOST_SERIES))
-    # The expansion in `student` is too small for the 8 degrees of freedom here; with 4 it is close to the
-    # value.
+    # `student` uses the first terms of an expansion only, which give too low a threshold for the 8 degrees of
+    # freedom here; with 4, its result is close to the exact quantile for 8.
     threshold = student(max(_LEAST_Z, quantile(_FALSE / max(1, len(looked)) / 2)), _PARTS - 1)
     clear: dict[str, list[tuple[float, Device, float, float]]] = {}
     for metric, device, (before, after, error) in looked:
@@ -136,12 +137,12 @@ def find_series_changes(
 def _moves(
     table: SampleTable, at_ns: int, before_ns: int, after_ns: int
 ) -> Iterator[tuple[str, Device, tuple[float, float, float]]]:
-    """Yield the levels of all series, except those of bits and counters."""
+    """Yield the levels of all series, except bit masks and energy counters."""
     for device in table.devices:
         columns = table[device.uuid]
         edges = np.searchsorted(columns["time_ns"], (before_ns, at_ns, after_ns))
         for metric in metric_names(columns):
-            # Bits have no level, and a counter of joules always rises.
+            # A bit mask has no level, and an energy counter always rises.
             if unit_of(metric) not in ("bits", "J"):
                 sides = columns[metric][edges[0] : edges[1]], columns[metric][edges[1] : edges[2]]
                 levels = _levels(*sides)

@@ -23,8 +23,8 @@ from ..training.launches.requests import Look, LookRequest, running_ranks
 from ..training.record import read_rank_records, read_state
 from .run_roles import diagnose_run, roles_of_run
 
-#: Maximum number of accused ranks that are chosen by default: a few of the hundreds of an uneven pipeline
-#: stage suffice to show the problem.
+#: Maximum number of accused ranks that are chosen by default: an uneven pipeline stage may have hundreds of
+#: them, and a few suffice to show the problem.
 _MOST_ACCUSED = 4
 ALL = "all"
 _MAX_BYTES = 64 << 20
@@ -106,9 +106,10 @@ def _running(launch: LaunchRoles) -> str:
 
 
 def default_ranks(launch: LaunchRoles) -> ChosenRanks:
-    """Return the accused ranks (a current hang's, else the diagnosis'), one peer of their role, and rank 0.
+    """Return at most four accused ranks, a peer of the first of them, and the lowest running rank.
 
-    Without an accused rank, these are rank 0 and a peer of it.
+    They are accused of a hang that still lasts, else by the diagnosis. Without an accused rank, the result is
+    the lowest running rank and a peer of it.
     """
     accused, why = _accused(launch)
     accused = tuple(rank for rank in accused if rank in launch.ranks)[:_MOST_ACCUSED]

@@ -59,7 +59,8 @@ def group_probe(entry: ProtocolCheck) -> ProbeSpec:
     Raises
     ------
     ValueError
-        The check is not a `GroupCheck`, or its parameters are wrong; a loaded protocol has neither.
+        The check is not a `GroupCheck`, or its parameters are wrong. Entries of a loaded protocol for which
+        `is_group` is true cause neither.
     """
     check = _check_of(entry)
     if not isinstance(check, GroupCheck):
@@ -111,7 +112,7 @@ def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
         return [judge(Finding.model_validate(each), entry.threshold, type_=entry.type) for each in findings]
     except (MissingRequirement, ReadingError) as error:
         return [_unfinished(error.problem, error.fix, getattr(error, "owner", None))]
-    # A check may come from another package: an exception of it must not pass the node.
+    # A check may come from another package: an exception in it must not make the node pass.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         text = one_line(f"{type(error).__name__}: {error}")[:400]
         fix = "Report this to the author of the check."
@@ -149,7 +150,7 @@ def _run_with_limit(limit: float, work: Callable[[], Sequence[Finding]]) -> Sequ
     thread = threading.Thread(target=lambda: answers.append(work()), daemon=True, name="gipfel-check")
     thread.start()
     thread.join(limit)
-    # A thread that ended without an answer must not vet the node either.
+    # A thread that ended without an answer must not count as a pass either.
     if answers:
         return answers[0]
     return None if thread.is_alive() else [_unfinished("The check ended without a result.", "Vet it again.")]

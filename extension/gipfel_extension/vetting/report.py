@@ -35,8 +35,8 @@ class NodeReport(Frozen):
     Parameters
     ----------
     verdict
-        The worst verdict of the checks of severity error; ``not_run`` while one of them has no verdict, and
-        no better than ``not_run`` after a run that was cut short.
+        The worst verdict of the checks of severity error, where a check without a verdict counts as
+        ``not_run``; no better than ``not_run`` after a run that was cut short.
     vetted
         Whether every check of severity error passed, or is degraded where the protocol tolerates that; always
         false after a run that was cut short.
@@ -79,6 +79,10 @@ class VettingReport(Frozen):
         Hostlist for ``--exclude``: the bad nodes that have a fault of owner ``node``.
     action, outcome
         The requested action for bad nodes, and the outcome as one sentence.
+    source
+        The protocol's file, or the name of a shipped protocol.
+    exit_status
+        Exit status of ``gipfel vet``, which depends on the action; None until the run has ended.
     """
 
     schema_version: Literal[1, 2] = 2
@@ -320,11 +324,12 @@ def _faulty_nodes(
 
 
 def _not_measured(results: Sequence[CheckResult]) -> list[str]:
-    """Return a note that lists the checks that had nothing to measure with."""
+    """Return a note that lists the checks that were not measured because the node lacks what they test."""
     names = dict.fromkeys(
         each.check for each in results if each.not_required and each.severity is Severity.ERROR
     )
-    return [f"Not measured, because there is nothing to measure with: {', '.join(names)}."] if names else []
+    lacking = "Not measured, because the node lacks what they test (such as a second GPU or NVLink)"
+    return [f"{lacking}: {', '.join(names)}."] if names else []
 
 
 def _import_times(seconds: Mapping[str, float]) -> list[str]:

@@ -110,7 +110,9 @@ class Threshold(Limits):
     above_median
         Allowed distance above the median of the allocation, in the measurement's unit.
     mads
-        A measurement fails only if it is also this many MADs (median absolute deviations) off the median.
+        A measurement fails only if its distance from the median is also this many times the spread: 1.4826
+        times the median absolute deviation (MAD), which estimates a standard deviation, but at least 0.5 % of
+        the median.
     below_baseline
         Share below the stored baseline from which a measurement fails; ignored without a baseline.
     degraded_below

@@ -7,10 +7,13 @@ import { decodeLocation, encodeLocation, locationOfUrl, urlWith, type IPageLocat
 import type { JobModel } from './model';
 import { JobPage, type JobTabs } from './page';
 
-/** JupyterLab sets its own URL when another widget is shown; ours follows it. */
+/**
+ * Milliseconds from a change until the URL is set: JupyterLab sets its own URL when another widget is shown, and
+ * ours must be set after it.
+ */
 const SETTLE_MS = 250;
 
-/** Opens the one job page, and keeps JupyterLab's URL and workspace as what it shows. */
+/** Opens the one job page, and keeps JupyterLab's URL and saved workspace in step with what the page shows. */
 export class PageOpener {
   constructor(
     private readonly _shell: JupyterFrontEnd.IShell,
@@ -57,7 +60,8 @@ export class PageOpener {
     }
     const value = encodeLocation(place);
     if (value === this._value) {
-      // The selection may have changed since, and the URL follows with a delay: late routing must not undo that.
+      // The page has shown this URL or set it. The selection may have changed since, and the URL follows only
+      // after a delay, so a late call by the router must not restore the old selection.
       this._activate();
       return;
     }
@@ -65,7 +69,7 @@ export class PageOpener {
     this._show(place);
   }
 
-  /** Whether the URL follows the page; before, the URL is what the page has yet to show. */
+  /** Whether the URL follows the page; until `begin` is called, the page has yet to show what the URL contains. */
   get followsPage(): boolean {
     return this._followsPage;
   }
@@ -117,7 +121,7 @@ export class PageOpener {
     this._setUrl();
   }, SETTLE_MS);
   private _page: JobPage | null = null;
-  /** The URL's parameter that the page has shown or followed. */
+  /** Value of the URL's parameter that the page has last shown or set; empty if the page is not the current widget. */
   private _value = '';
   private _followsPage = false;
 }

@@ -14,7 +14,10 @@ export interface IRankRow {
 export type RankColumn =
   'rank' | 'state' | 'role' | 'process' | 'gpu' | 'numa' | 'nic' | 'node' | 'switch' | 'step' | 'verdict';
 
-/** Symbols of the states; the word stands beside them. */
+/**
+ * Symbols of the states; the word stands beside them. `seen`: the rank was recorded or reported, and no end or
+ * failure is known (it may no longer run); `missing`: never seen.
+ */
 export const STATE_SHAPES: Readonly<Record<IJobRank['state'], string>> = {
   seen: '●',
   ended: '○',

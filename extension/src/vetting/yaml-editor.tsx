@@ -16,7 +16,7 @@ interface IProps {
   /** Null while the text is being checked; the previous problems stay in place. */
   readonly problems: readonly ILineProblem[] | null;
   readonly label: string;
-  /** ID of the element with the interpretation of the text. */
+  /** ID of the element that lists the checks and problems which the server found in the text. */
   readonly describedBy: string;
   readonly onChange: (text: string) => void;
 }

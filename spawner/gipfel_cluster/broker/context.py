@@ -24,8 +24,9 @@ _JOB_PREFIXES = (
     "JUPYTER_RUNTIME_DIR",
     "CUDA_VISIBLE_DEVICES",
 )
-#: Exceptions from these prefixes, which also apply to a user's other jobs: Slurm's configuration, the site's
-#: policy on images, and where runs are stored and tracked.
+#: Variables that a new job gets although their names begin with one of these prefixes, because they hold for
+#: all jobs of a user: Slurm's configuration, the site's policy on images, and where runs are stored and
+#: tracked.
 _EXCEPTIONS = (
     *SLURM_VARIABLES,
     *SECURITY_VARIABLES,
@@ -116,7 +117,8 @@ class JobContext(Frozen):
     protected: tuple[str, ...] = ()
     folders: tuple[OneLine, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    #: Path of the requested runtime, which a job without a container does not use itself.
+    #: Path of the runtime that the user requested. A job without a container does not use it itself;
+    #: containers that it starts later do.
     requested_runtime: OneLine = ""
     srun_options: tuple[str, ...] = ()
 
@@ -178,7 +180,10 @@ def is_built_runtime(path: Path) -> bool:
 
 
 def find_runtime(path: str, environment: Mapping[str, str]) -> Runtime | None:
-    """Return the runtime at `path`, ``$GIPFEL_RUNTIME``, of this process, or ``~/.gipfel/runtime``, or None.
+    """Return the runtime at `path`, else at ``$GIPFEL_RUNTIME``, else the first that is found, or None.
+
+    It is looked for where this process runs, at ``~/.gipfel/runtime`` and ``~/.gipfel/runtime.sqsh``, and in
+    the source tree.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Lint rules about the text of a value, the image, and variables that let others choose what is installed."""
+"""Lint rules about values, the image, and variables that let others choose what is installed or run."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ _NGC_USER = re.compile(r"(?:[a-z]+://)?\$oauthtoken@")
 INVISIBLE = re.compile("[\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 SQUASHFS_SUFFIXES = (".sqsh", ".squashfs", ".sqfs")
 _SCHEME = re.compile(r"[a-z]+://")
-#: Schemes allowed before an image name. Sources: Pyxis, args.c; raster passes the name to podman.
+#: Schemes allowed before an image name. Sources: Pyxis, args.c; raster, which reads Sarus' EDFs, passes the
+#: name to podman.
 _SCHEMES: dict[Dialect, frozenset[str]] = {
     "ce": frozenset(),
     "pyxis": frozenset({"docker://", "dockerd://"}),
@@ -84,8 +85,8 @@ class KeyInTable(Rule):
     """A key of the EDF below a table header, where it belongs to that table."""
 
     code = "key-in-table"
-    reason = "below [{table}] it is {kind}, not the EDF's {key}"
-    consequence = "the EDF is used without it"
+    reason = "below [{table}], {key} is {kind} and not a key of the EDF"
+    consequence = "the EDF is used without this key"
     fix = "Move it above the first line in brackets."
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
@@ -330,7 +331,7 @@ class UnsafeLoad(_VariableRule):
 
     code = "unsafe-load"
     reason = "with {name}, torch.load runs the code in every checkpoint"
-    consequence = "a foreign model can act as you"
+    consequence = "a checkpoint from someone else can run programs as you"
     fix = "Remove it, and pass weights_only=False where you trust the file."
 
 

@@ -25,7 +25,9 @@ from typing import Any, NoReturn
 
 from ..namespaces import SandboxError, die_with_parent, enter_private_network
 
-# Not imported from start.py, which is slow to import and not needed inside.
+# Not imported from start.py, which is slow to import and not needed inside. The variable holds a JSON object,
+# written by `start.gate_invocation`: the declared gates, the ports of their allow lists, the log's folder
+# (empty for none) and the node's name.
 _PLAN_VARIABLE, _PROXY_PORT = "GIPFEL_GATE_PLAN", 3128
 _FAILED = 125
 #: Name of the process outside, in `ps` and in the list of a job's connections.
@@ -84,12 +86,14 @@ def _sockets_inside(ports: list[int]) -> list[socket.socket]:
 
 
 def _attach_filter(packets: socket.socket) -> None:
-    """Filter the packet socket: only the kernel's refusals pass, TCP resets and ICMP's "port unreachable".
+    """Let only packets pass that the kernel may refuse a connection with: TCP resets and all ICMP.
 
+    Packets from 127.0.0.0/8 are dropped; `refused_destination` tells refusals from other ICMP.
     A reset that answers the start of a connection has the flags RST and ACK and the sequence number 0.
     """
     byte, word, byte_x, word_x, header_x, mask, equal, end = 0x30, 0x20, 0x50, 0x40, 0xB1, 0x54, 0x15, 0x06
-    # Instructions of classic BPF: operation, operand, and the label to jump to if equal, and if not.
+    # Instructions of classic BPF: their own label, operation, operand, and the labels to jump to if equal and
+    # if not; an empty one stands for the next instruction.
     program: list[tuple[str, int, int, str, str]] = [
         ("", byte, 0, "", ""),
         ("", mask, 0xF0, "", ""),
@@ -253,7 +257,7 @@ def main() -> NoReturn:
     if os.getppid() != parent:
         sys.exit(_FAILED)
     try:
-        os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - the command that the caller rendered
+        os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - argv that the caller built with an engine
     except OSError as error:
         sys.stderr.write(f"gipfel: {sys.argv[1]} can't be started: {error.strerror}\n")
         sys.exit(127)

@@ -66,6 +66,8 @@ def _dependencies(target: Path, index: PackageIndex) -> FilePart:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)
         return FilePart(not_judged=(one_line(f"{name} could not be judged: {reason[:200]}."),))
+    # Reading a dependency file runs no code, which is all that `plain` says; what is wrong is in the
+    # findings.
     return FilePart(
         items=(Item(path=name, verdict="plain", findings=tuple(found)),),
         not_judged=tuple(index.not_judged),

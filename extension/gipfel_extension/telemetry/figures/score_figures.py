@@ -20,7 +20,8 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
     Parameters
     ----------
     document
-        The score of ``saturation.document_of``, with ``score``, ``losses`` and ``simulated``.
+        The score of ``saturation.document_of``, with ``score``, ``losses``, ``simulated`` and optionally
+        ``integer_points``, the score and losses rounded so that they add up to 100.
     """
     score = document.get("score")
     if score is None:

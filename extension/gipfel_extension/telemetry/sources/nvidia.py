@@ -22,7 +22,8 @@ GPM_METRICS: Mapping[str, tuple[int, float]] = {
     metric: each for metric, each in ALL_METRICS.items() if metric in GPU_METRICS
 }
 
-#: Metrics that the first drivers with GPM don't know; they may refuse every request that contains one.
+#: Metrics that the first drivers with GPM don't know; such a driver may refuse a whole request for one of
+#: them.
 LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
 #: Shortest GPM window: NVML needs 100 ms for valid values, and a reading may come slightly early.
@@ -168,7 +169,7 @@ class NvmlEvents:
         self._set = self._create_event_set()
 
     def poll(self) -> list[Event]:
-        """Return the events since the last call without waiting."""
+        """Return, without waiting, the events since the last call."""
         found, self._waiting = self._waiting, []
         for _ in range(_MAX_AT_ONCE if self._set is not None else 0):
             try:

@@ -26,16 +26,16 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     try:
         with hold_supervisor_lock(folder):
-            return _supervise(folder, inherited=arguments[1:] == ["-"])
+            return _supervise(folder, job_on_stdin=arguments[1:] == ["-"])
     except GipfelError as error:
         # Another supervisor holds the lock and writes the state.
         sys.stderr.write(f"gipfel: {error}\n")
         return 1
 
 
-def _supervise(folder: Path, *, inherited: bool) -> int:
+def _supervise(folder: Path, *, job_on_stdin: bool) -> int:
     try:
-        if inherited:
+        if job_on_stdin:
             setting = StepJob.model_validate_json(sys.stdin.readline())
         else:
             setting = step_job_from_environment(os.environ)

@@ -77,9 +77,9 @@ def check_target(spec: LaunchSpec, target: Path, *, visible: bool) -> None:
 def caller_python(environment: Mapping[str, str]) -> str:
     """Return the interpreter of the caller's environment; empty for Gipfel's own.
 
-    It is the Python of an active virtual environment, in a notebook that of the kernel, else the first
-    ``python3`` in PATH. If that one has no torch but Gipfel's Python has, no environment is active, and
-    Gipfel's Python is used.
+    The first that applies: the Python of an active virtual environment; in a kernel, Gipfel's own, since this
+    code runs in the kernel's Python; the first ``python3`` in PATH. If Gipfel's Python has torch and that
+    ``python3`` has not, Gipfel's is used: the user has probably activated no environment.
     """
     virtual = environment.get("VIRTUAL_ENV", "")
     for name in ("python3", "python"):
@@ -170,7 +170,8 @@ def plan_launch(
         )
     start_directory = _absolute(spec.directory or ".", directory)
     target = _target(spec, folder, directory)
-    # Without an EDF, ranks see the same files as this process; on the host, steps may have a default EDF.
+    # Without an EDF, ranks see the same files as this process, unless it runs on the host of a job with a
+    # default EDF for steps (GIPFEL_EDF).
     check_target(
         spec, target, visible=not spec.edf and (context.in_container or not environment.get("GIPFEL_EDF"))
     )

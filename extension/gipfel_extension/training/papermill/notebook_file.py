@@ -81,14 +81,16 @@ def check_output(output: Path, notebook: Path, names: Sequence[str]) -> None:
     Parameters
     ----------
     output
-        Path of the executed notebook; with a grid its name is a template.
+        Path of the executed notebook; its name is a template if the notebook runs once for each point of a
+        grid of parameters.
     names
         Names of all files that will be written to the output's directory.
 
     Raises
     ------
     GipfelError
-        The directory is missing or not writable, or a file would be overwritten that must not be.
+        The directory is missing or not writable, or the output would overwrite the notebook itself or
+        something that is not a writable file.
     """
     folder, again = output.parent, "Give another path for the executed notebook."
     for path in (notebook, output):

@@ -70,13 +70,15 @@ class LaunchSpec(Placement):
     vetting: _Path = ""
     """Protocol of health checks, by name or path, that the nodes must pass; empty for none."""
     checkpoint: _Path = ""
-    """Writable directory of the program's checkpoints; ``keep:runs/7`` is in the storage class ``keep``."""
+    """Writable directory of the program's checkpoints. ``keep:runs/7`` is ``runs/7`` in the site's storage
+    class ``keep``, see `gipfel_cluster.storage_classes`."""
     min_free_gib: float = Field(0.0, ge=0)
     """Free space in GiB that the checkpoint directory must have."""
     on_preempt: Literal["requeue", "end"] = "requeue"
     """Action when the job is preempted, after the checkpoint: requeue the job, or end."""
     grace_s: float = Field(60.0, ge=1, le=3600)
-    """Seconds before the time limit at which ranks get SIGUSR1, and seconds that they then have to end."""
+    """Seconds that ranks have to end after SIGUSR1. They get it when the job is preempted, and this time plus
+    a margin before its time limit."""
     join_timeout_s: float = Field(30.0, ge=0, le=3600)
     """Seconds for which an elastic launch waits for more nodes after ``nodes_min`` have joined."""
     layout: OneLine = Field("", max_length=200)
@@ -88,7 +90,8 @@ class LaunchSpec(Placement):
     hang_after_s: float = Field(300.0, ge=0, le=86_400)
     """Minimum time in seconds without a step before a hang is reported; 0 for no alarm."""
     network: Gate | None = None
-    """Allow list of the hosts that ranks may reach; None for only those of the EDF and the site."""
+    """Gate of the launch, with the hosts that ranks may reach; None if only the gates of the EDF and the site
+    apply, if there are any."""
     stage: StageRequest | None = None
     """Data to copy to the nodes before the ranks start, in addition to what the EDF requests."""
     preflight: bool = True
@@ -220,7 +223,7 @@ class LaunchPlan(Frozen):
 
 
 def nodes_range(text: str) -> tuple[int, int | None]:
-    """Parse ``N`` or ``MIN:MAX`` and return the largest and the smallest number of nodes, None for ``N``.
+    """Parse ``N`` to (N, None) and ``MIN:MAX`` to (MAX, MIN).
 
     Raises
     ------
@@ -269,7 +272,7 @@ def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
 
 
 def mounts_of(paths: tuple[Path, ...], context: SubmissionContext) -> tuple[Mount, ...]:
-    """Return mounts of these paths of the user at the same paths in the containers of ranks.
+    """Return the mounts by which containers of ranks have these paths of the user, under the same names.
 
     System directories, and paths below an earlier one, are left out.
 

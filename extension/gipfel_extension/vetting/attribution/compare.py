@@ -11,7 +11,8 @@ from ..threshold import Threshold, with_unit
 
 #: Least number of measurements from which their median is used.
 _MIN_MEASUREMENTS = 3
-#: Least spread of measurements that is assumed, as a share, since a few equal measurements show none.
+#: Smallest spread that is assumed, as a share of the median: a few measurements may be equal by chance, which
+#: would make their spread zero.
 _MIN_SPREAD = 0.005
 
 
@@ -61,7 +62,7 @@ def _compared(
         below = 1.0 - value / baseline
         verdicts.append(_below(below, threshold.below_baseline, threshold, "the stored baseline"))
     if not verdicts:
-        return _not_comparable(result, awaits=awaits)
+        return _not_comparable(result, relative=threshold.relative, awaits=awaits)
     verdict = worst([each for each, _ in verdicts])
     if verdict is Verdict.PASS and not awaits:
         return result
@@ -70,8 +71,9 @@ def _compared(
     return result.with_verdict(verdict, f"{with_unit(value, result.unit)}: {reason}", fix=fix)
 
 
-def _not_comparable(result: CheckResult, *, awaits: bool) -> CheckResult:
-    if not awaits:
+def _not_comparable(result: CheckResult, *, relative: bool, awaits: bool) -> CheckResult:
+    # Without a relative threshold, the result already says which reference or baseline is missing.
+    if not awaits or not relative:
         return result
     measured = with_unit(result.measurement or 0.0, result.unit)
     text = f"{measured}: there are too few measurements of other nodes to compare it with."
@@ -107,7 +109,7 @@ def _against_allocation(
             verdicts.append(
                 (
                     Verdict.FAIL,
-                    f"{with_unit(above, unit)} above the allocation's median, {distance:.0f} MADs.",
+                    f"{with_unit(above, unit)} above the allocation's median, {distance:.0f} spreads",
                 )
             )
         else:

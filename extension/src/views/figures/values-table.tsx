@@ -11,7 +11,7 @@ const REFRESH_MS = 5_000;
 export function ValuesTable(props: {
   /** Description of the figure. */
   label: string;
-  /** Returns what is drawn; null before that. */
+  /** Returns what is drawn; null until something has been drawn. */
   read: () => IFigureContent | null;
   trans: ITranslation;
 }): React.JSX.Element {
