@@ -55,6 +55,15 @@ def test_slow_ranks_of_a_node_or_a_switch_are_named_once_as_what_they_share():
     assert ("slow_rank", tuple(range(8, 16)), "switch s1") in kinds(seconds, spread)
 
 
+def test_a_nic_of_two_slow_ranks_is_named_and_not_their_node():
+    seconds = work(16)
+    known = roles(16, dp=16)
+    places = {rank: {**own, "nic": f"cxi{rank % 4 // 2}@n{rank // 4}"} for rank, own in known.places.items()}
+    seconds[6:8] *= 1.2
+    named = kinds(seconds, Roles(known.coordinates, places))
+    assert named == [("slow_rank", (6, 7), "nic cxi1@n1")]
+
+
 def test_half_of_all_ranks_on_one_slow_node_do_not_hide_it():
     seconds = work(8)
     seconds[4:] *= 1.3

@@ -1,5 +1,6 @@
 """NICs as devices and health of GPUs: rates, wraps, missing files, events of errors that rise; made trees."""
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from nvml_fake import FakeNvml, SetClock
 from topology_trees import text
 
 from gipfel_extension.recorder import Recorder, Settings
+from gipfel_extension.server.job import JobView, job_figures
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.sources.counters import (
     GpuHealth,
@@ -186,6 +188,25 @@ def test_a_recording_has_each_nic_as_a_device_and_its_errors_as_events(tmp_path:
     (event,) = [each for each in read_events(telemetry) if each.kind == "nic_errors"]
     assert (event.node, event.device) == ("n1", "nic:cxi1@n1")
     assert event.message.startswith("cxi1, time-outs of requests: ")
+    places = {"0": {"dp": 0, "node": "n1", "nic": "cxi0@n1"}, "1": {"dp": 1, "node": "n1", "nic": "cxi1@n1"}}
+    (telemetry.parent / "roles.json").write_text(json.dumps(places))
+    lines = {select: nic_lines(telemetry.parent, select) for select in ("", "dp=1", "nic=cxi0@n1")}
+    assert set(lines[""]) >= {"cxi0@n1 · rank 0", "cxi1@n1 · rank 1"}
+    assert [name for name in lines["dp=1"] if "@" in name] == ["cxi1@n1 · rank 1"]
+    assert [name for name in lines["nic=cxi0@n1"] if "@" in name] == ["cxi0@n1 · rank 0"]
+    received = lines[""]["cxi1@n1 · rank 1"]["NIC_RX_BYTES"]
+    assert received[len(received) // 2] == pytest.approx(3000 / 1e9)
+    assert any(value for value in lines[""]["cxi1@n1 · rank 1"]["NIC_ERRORS"])
+    assert not any(value for value in lines[""]["cxi0@n1 · rank 0"]["NIC_ERRORS"])
+
+
+def nic_lines(run: Path, select: str) -> dict[str, dict[str, list[float | None]]]:
+    """Return the values of each line of the job page's figure of NICs, by label and metric."""
+    found: dict[str, dict[str, list[float | None]]] = {}
+    figure = job_figures(run, JobView(select=select, figures=("nics",)))["figures"]["nics"]
+    for trace in figure["data"]:
+        found.setdefault(trace["name"], {})[trace["uid"].partition("/")[0]] = trace["y"]
+    return found
 
 
 class Unhealthy(FakeNvml):

@@ -179,6 +179,8 @@ def test_ranks_have_the_nic_and_the_switch_of_their_gpu(run: Path) -> None:
     ranks = read_job(run, layout="pp=8,dp=4").job.ranks
     assert (ranks[13].node, ranks[13].switch, ranks[13].nic) == ("nid004", "s1", "cxi1@nid004")
     assert (ranks[31].node, ranks[31].switch, ranks[31].nic) == ("nid008", "s2", "cxi3@nid008")
+    # No process is pinned to cores, so the NUMA node is that of the GPU.
+    assert [each.numa for each in ranks[12:16]] == [0, 1, 2, 3]
 
 
 def test_the_command_tells_how_scattered_the_job_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

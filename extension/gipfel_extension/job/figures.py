@@ -19,6 +19,7 @@ HIGH_IS_BAD = frozenset({"GPU_TEMP"})
 #: Metrics that the overview plots if they were recorded.
 OVERVIEW_METRICS = ("SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "POWER_USAGE")
 HOST_METRICS = ("CPU_UTIL",)
+NIC_FIGURE_METRICS = ("NIC_RX_BYTES", "NIC_TX_BYTES", "NIC_PAUSES", "NIC_ERRORS")
 #: Maximum number of selected rows that are drawn as a line each; of more rows, only the median is drawn.
 _MOST_LINES = 8
 _TOP_PIXELS, _BOTTOM_PIXELS, _MOST_PIXELS = 8, 40, 512
@@ -92,6 +93,28 @@ def bands_figure(
         simulated=any(row.simulated for row in rows),
         empty="Nothing was recorded in this time. Choose a longer one.",
     )
+
+
+def nic_figure(
+    overview: Overview,
+    rows: Sequence[DeviceRow],
+    chosen: Collection[str] | None,
+    *,
+    dark: bool = False,
+    width: int = 320,
+) -> dict[str, Any]:
+    """Return a plot each of bytes received and sent, pauses and errors, with NICs as lines of their own.
+
+    Parameters
+    ----------
+    rows
+        Rows of NICs.
+    chosen
+        Names of selected NICs; None if all are. Up to eight are drawn as a line each.
+    """
+    few = {row.uuid for row in rows} if len(rows) <= _MOST_LINES else set()
+    drawn = few if chosen is None else chosen
+    return bands_figure(overview, rows, NIC_FIGURE_METRICS, drawn, dark=dark, width=width)
 
 
 def band_traces(

@@ -29,7 +29,8 @@ class Problem(Frozen):
 class JobRank(Frozen):
     """One rank: where it runs, its role, and its state.
 
-    ``gpus`` are UUIDs. ``numa`` is the NUMA node of all cores of the process, null if they are on several.
+    ``gpus`` are UUIDs. ``numa`` is the NUMA node of all cores of the process, or of its GPU if they are on
+    several nodes; null if neither is known.
     ``role`` has the rank's coordinate by axis. ``log`` is true if the launch has a log of this rank.
     ``failure`` is one line, empty if the rank did not fail.
     """

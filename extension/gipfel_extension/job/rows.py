@@ -36,6 +36,8 @@ ORDERS: Mapping[Order, str] = {
     "median": "median",
 }
 _LAST = 1 << 30
+#: Ranks of a NIC that its label names.
+_MOST_NAMED = 4
 
 
 def bands(values: Floats) -> dict[str, Floats]:
@@ -173,6 +175,42 @@ def device_rows(content: JobContent, overview: Overview) -> list[DeviceRow]:
         DeviceRow(place[host.uuid], host.uuid, host.node, host.node, simulated=host.simulated)
         for host in hosts_of(overview)
     ]
+
+
+def nic_rows(content: JobContent, overview: Overview) -> list[DeviceRow]:
+    """Return a row per NIC, with the rank that uses it if there is only one; sorted by node and name."""
+    place = rows_by_device(overview)
+    users: dict[str, list[JobRank]] = {}
+    for rank in content.job.ranks:
+        users.setdefault(rank.nic, []).append(rank)
+    found = []
+    nics = (each for each in overview.devices if each.kind == "nic")
+    for nic in sorted(nics, key=lambda each: (each.node, each.index or 0, each.uuid)):
+        name = nic.uuid.removeprefix("nic:")
+        ranks = users.get(name, [])
+        numbers = ", ".join(str(each.rank) for each in ranks[:_MOST_NAMED]) + ", …" * (
+            len(ranks) > _MOST_NAMED
+        )
+        label = f"{name} · rank {numbers}" if len(ranks) == 1 else f"{name} · ranks {numbers}"
+        own = _own(ranks[0] if len(ranks) == 1 else None)
+        found.append(
+            DeviceRow(
+                place[nic.uuid], name, label if ranks else name, nic.node, simulated=nic.simulated, **own
+            )
+        )
+    return found
+
+
+def selected_nics(rows: Sequence[DeviceRow], selection: RoleSelection, content: JobContent) -> frozenset[str]:
+    """Return the names of the NICs that selected ranks use, or that the selection names itself."""
+    ranks = set(selection.ranks((each.rank for each in content.job.ranks), content.roles))
+    used = {each.nic for each in content.job.ranks if each.rank in ranks}
+    named = {
+        row.uuid
+        for row in rows
+        if all({"nic": row.uuid, "node": row.node}.get(term.key) in term.names for term in selection.terms)
+    }
+    return frozenset({row.uuid for row in rows if row.uuid in used} | named)
 
 
 def _own(rank: JobRank | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ..telemetry.files import read_regular
 from ..telemetry.imports import open_recording
 from ..telemetry.ranks import RankLocation, gpu_uuids_by_rank, read_ranks
 from ..telemetry.sample import SampleTable, SourceError
-from ..topology.read import read_topology
+from ..topology.read import Topology, read_topology
 from ..training.flight_recorder import FlightReport, report_of
 from ..training.record import LAUNCHES, MAX_BYTES, SPEC, LaunchState, read_rank_records, read_state
 from ..training.record.spec import LaunchSpec
@@ -102,7 +102,10 @@ def roles_of_run(
             roles = Roles()
     if size is None:
         size = max({*roles.coordinates, *roles.places, *known}, default=-1) + 1 or None
-    roles = _with_hardware(run, _with_nodes(roles.with_places(locations), reports), locations)
+    roles = _with_nodes(roles.with_places(locations), reports)
+    topology = read_topology(run, {own["node"] for own in roles.places.values() if own.get("node")})
+    locations = tuple(_with_numa(topology, each) for each in locations)
+    roles = _with_hardware(topology, roles, locations)
     problems += _shared(roles)
     return RunRoles(roles, source if roles.known else "", size, locations, reports, tuple(problems))
 
@@ -174,10 +177,16 @@ def _with_nodes(roles: Roles, reports: RoleReports) -> Roles:
     return Roles(roles.coordinates, places)
 
 
-def _with_hardware(run: Path, roles: Roles, locations: Iterable[RankLocation]) -> Roles:
+def _with_numa(topology: Topology, location: RankLocation) -> RankLocation:
+    """Return the location, with its GPU's NUMA node if the process may run on the cores of several."""
+    gpu = topology.gpu(location.node, location.gpu_uuid) if location.gpu_uuid else None
+    if location.numa is not None or gpu is None:
+        return location
+    return replace(location, numa=gpu.numa)
+
+
+def _with_hardware(topology: Topology, roles: Roles, locations: Iterable[RankLocation]) -> Roles:
     """Return the roles with the switch and the NIC of each rank, if they are in the run's topology."""
-    nodes = {own["node"] for own in roles.places.values() if own.get("node")}
-    topology = read_topology(run, nodes)
     gpus: dict[int, list[str]] = {}
     numa: dict[int, int | None] = {}
     for each in locations:

@@ -12,11 +12,20 @@ from gipfel_cluster.image_verdict import SECURITY, kept_verdict
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..diagnosis.roles import RoleSelection, parse_selection
-from ..job.figures import HIGH_IS_BAD, HOST_METRICS, OVERVIEW_METRICS, bands_figure, heat_bytes, values_of
+from ..job.figures import (
+    HIGH_IS_BAD,
+    HOST_METRICS,
+    NIC_FIGURE_METRICS,
+    OVERVIEW_METRICS,
+    bands_figure,
+    heat_bytes,
+    nic_figure,
+    values_of,
+)
 from ..job.metric_figures import MOST_METRICS, cluster_figure, last_steps, metric_names, metrics_figure
 from ..job.ranks import Job, JobContent, read_job
 from ..job.roofline import ROOFLINE_METRICS, roofline_figure
-from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
+from ..job.rows import DeviceRow, Order, device_rows, nic_rows, ordered, selected_nics, selected_rows
 from ..job.run_roles import launch_events
 from ..job.run_storage import storage_figure
 from ..storage import DIRECTORY as STORAGE
@@ -38,7 +47,7 @@ from .views import event_texts
 _BUCKETS, _MOST_ROWS = 240, 512
 #: Most devices of a job that the page draws; a larger job is refused.
 MOST_DEVICES = 16_384
-FigureName = Literal["bands", "heat", "metrics", "roofline", "cluster", "storage"]
+FigureName = Literal["bands", "heat", "metrics", "roofline", "cluster", "storage", "nics"]
 #: Jobs, and time ranges of their samples, that pages show at the same time.
 _contents: StampedCache[JobContent] = StampedCache(8)
 _overviews: StampedCache[Overview] = StampedCache(4)
@@ -74,7 +83,7 @@ class JobView(JobQuery, Times):
     width: int = Field(320, ge=200, le=10_000)
     names: tuple[OneLine, ...] = Field((), max_length=MOST_METRICS)
     bands: tuple[OneLine, ...] = Field((), max_length=len(HEAT_METRICS))
-    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=6)
+    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=7)
     dark: bool = False
 
     @field_validator("metric")
@@ -172,14 +181,20 @@ def job_figures(folder: Path, view: JobView) -> dict[str, Any]:
         ranks, members = selection.ranks(known, content.roles), group.ranks(known, content.roles)
         rows = device_rows(content, overview)
         lit = selected_rows(rows, selection, content) if selection.terms else None
+        nics = nic_rows(content, overview) if "nics" in view.figures else []
+        lit_nics = selected_nics(nics, selection, content) if selection.terms else None
     except SourceError as error:
         raise GipfelError(error.problem, error.fix) from error
     chosen = set(ranks) if selection.terms else None
+    figures = _figures(folder, view, content, overview, rows, lit, chosen)
+    if nics:
+        own = nic_figure(overview, nics, lit_nics, dark=view.dark, width=view.width)
+        figures["nics"] = with_events(own, read_events(folder / "telemetry"), dark=view.dark)
     nodes = {each.node for each in content.job.ranks if chosen is not None and each.rank in chosen}
     return {
         "run": folder.name,
         "version": version,
-        "figures": _figures(folder, view, content, overview, rows, lit, chosen),
+        "figures": figures,
         "selected": {
             "ranks": list(ranks),
             "devices": sorted(lit or ()),
@@ -205,7 +220,9 @@ def _selection(text: str) -> RoleSelection:
 def _overview(folder: Path, view: JobView) -> Overview:
     start, end = view.range_ns(folder / "telemetry")
     roofline = ROOFLINE_METRICS if "roofline" in view.figures else ()
-    wanted = tuple(dict.fromkeys((*(view.bands or OVERVIEW_METRICS), *HOST_METRICS, view.metric, *roofline)))
+    nics = NIC_FIGURE_METRICS if "nics" in view.figures else ()
+    own = (*(view.bands or OVERVIEW_METRICS), *HOST_METRICS, view.metric)
+    wanted = tuple(dict.fromkeys((*own, *roofline, *nics)))
     stamp: Hashable = samples_stamp(folder)
     found = _overviews.get(
         (folder, start, end, wanted),

@@ -59,6 +59,38 @@ export function depthOf(tab: string, job: IJobDocument, trans: TranslationBundle
         title: trans.__('NVIDIA’s list of XID errors')
       };
     default:
+      return ofRecords(tab, trans);
+  }
+}
+
+/** Return what tabs lack that show what recorders or dumps have; null for other tabs. */
+function ofRecords(tab: string, trans: TranslationBundle): IDepth | null {
+  switch (tab) {
+    case 'communication':
+      return {
+        text: trans.__(
+          'TORCH_NCCL_ENABLE_TIMING=1 at the start measures each collective on the GPU, for two events per call; a dump (tab Ranks) costs one write per rank; NCCL Inspector lists all collectives, with 200 to 500 bytes each, and has to be compiled for your NCCL.'
+        ),
+        page: 'https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector',
+        title: trans.__('NCCL Inspector')
+      };
+    case 'network':
+      return {
+        text: trans.__(
+          'behind a gate (`gipfel launch --allow-host HOST`), names of hosts and refused requests are listed too; every connection then goes through one proxy, which takes CPU time for each byte.'
+        ),
+        page: 'https://man7.org/linux/man-pages/man7/network_namespaces.7.html',
+        title: trans.__('network namespaces')
+      };
+    case 'checkpoints':
+      return {
+        text: trans.__(
+          '`gipfel checkpoints RUN --verify` compares every byte that has a hash, and takes as long as it takes to read the files; writing in the background (gipfel_widgets.Checkpoints) takes memory for a copy and shortens the pauses.'
+        ),
+        page: 'https://docs.pytorch.org/docs/stable/distributed.checkpoint.html',
+        title: trans.__('torch.distributed.checkpoint')
+      };
+    default:
       return null;
   }
 }

@@ -20,17 +20,26 @@ const MOST_SHOWN = 300;
 export function Events(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const { job, verdicts } = model;
-  const [kind, setKind] = React.useState('');
+  const { kind } = model.selection.view;
   React.useEffect(() => {
     model.setWanted(null);
   }, [model]);
   const rows = React.useMemo(() => eventRows(job, verdicts), [job, verdicts]);
-  const kinds = [...new Set(rows.map(each => each.kind))].sort();
+  const kinds = [...new Set([...rows.map(each => each.kind), ...(kind === '' ? [] : [kind])])].sort();
   const shown = rows.filter(each => kind === '' || each.kind === kind);
   return (
     <>
       <States model={model} trans={trans} />
-      {kinds.length > 1 && <KindChoice kinds={kinds} kind={kind} onKind={setKind} trans={trans} />}
+      {(kinds.length > 1 || kind !== '') && (
+        <KindChoice
+          kinds={kinds}
+          kind={kind}
+          onKind={chosen => {
+            model.selection.setView({ kind: chosen });
+          }}
+          trans={trans}
+        />
+      )}
       {verdicts === null && job !== null && (
         <p className="jp-Gipfel-pad">◐ {trans.__('Looking at the steps of all ranks…')}</p>
       )}

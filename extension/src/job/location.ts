@@ -1,5 +1,7 @@
+import { HEAT_METRICS, ROW_ORDERS } from '../api';
 import type { IJobPick, IJobSpan, JobUnit } from '../tokens';
-import { isUsable, MOST_CHARACTERS, type ISelectionState } from './selection';
+import { RANK_COLUMNS } from './rank-rows';
+import { FIRST_VIEW, isUsable, MOST_CHARACTERS, type ISelectionState, type IViewChoices } from './selection';
 
 /** Query parameter of JupyterLab's URL that holds the job page. */
 export const PARAMETER = 'gipfel-job';
@@ -9,6 +11,10 @@ export const PATTERN = new RegExp(`[?&]${PARAMETER}=`);
 const UNITS: readonly string[] = ['rank', 'node', 'gpu', 'nic', 'switch'];
 const LONGEST_NAME = 200;
 const MOST_PICKED = 256;
+/** As many users' metrics as the server draws at a time. */
+export const MOST_NAMES = 12;
+/** Query parameters of the choices of a view, beside `name` and `band`, which may be repeated. */
+const VIEW_WORDS = { metric: 'heat', order: 'rows', kind: 'kind' } as const;
 
 /** What a URL shows: the tab, and the selection. */
 export interface IPageLocation extends ISelectionState {
@@ -34,7 +40,30 @@ export function encodeLocation(place: IPageLocation): string {
   if (place.lastS !== null) {
     found.set('last', String(place.lastS));
   }
+  encodeView(place.view, found);
   return found.toString();
+}
+
+/** Add what differs from the first view. */
+function encodeView(view: IViewChoices, found: URLSearchParams): void {
+  for (const [choice, word] of Object.entries(VIEW_WORDS)) {
+    const value = view[choice as keyof typeof VIEW_WORDS];
+    if (value !== FIRST_VIEW[choice as keyof typeof VIEW_WORDS]) {
+      found.set(word, value);
+    }
+  }
+  if (view.sort !== FIRST_VIEW.sort || view.down) {
+    found.set('sort', `${view.down ? '-' : ''}${view.sort}`);
+  }
+  for (const [word, values] of [
+    ['name', view.names],
+    ['band', view.bands]
+  ] as const) {
+    // An empty value stands for the choice of nothing.
+    (values?.length === 0 ? [''] : (values ?? [])).forEach(value => {
+      found.append(word, value);
+    });
+  }
 }
 
 /** Return what the value of the URL's parameter shows; parts that are not valid are left out. */
@@ -53,8 +82,41 @@ export function decodeLocation(value: string): IPageLocation {
     expression: text('roles', MOST_CHARACTERS),
     pick: pickOf(given),
     span: spanOf(given),
-    lastS: lastOf(given)
+    lastS: lastOf(given),
+    view: viewOf(given)
   };
+}
+
+function viewOf(given: URLSearchParams): IViewChoices {
+  const one = (word: string, known: readonly string[], otherwise: string): string =>
+    known.find(each => each === given.get(word)) ?? otherwise;
+  const metrics = HEAT_METRICS.map(([metric]) => metric);
+  const sort = given.get('sort') ?? '';
+  const column = RANK_COLUMNS.find(each => each === sort.replace(/^-/, ''));
+  const kind = given.get(VIEW_WORDS.kind) ?? '';
+  return {
+    metric: one(VIEW_WORDS.metric, metrics, FIRST_VIEW.metric),
+    order: one(VIEW_WORDS.order, ROW_ORDERS, FIRST_VIEW.order),
+    names:
+      listOf(given, 'name', name => name.length <= LONGEST_NAME && !/\p{Cc}/u.test(name))?.slice(
+        0,
+        MOST_NAMES
+      ) ?? null,
+    bands: listOf(given, 'band', name => metrics.includes(name)),
+    sort: column ?? FIRST_VIEW.sort,
+    down: column !== undefined && sort.startsWith('-'),
+    kind: /^[a-z_]{1,40}$/.test(kind) ? kind : ''
+  };
+}
+
+/** Return the valid values of a repeated parameter, each once; null if it is not given. */
+function listOf(
+  given: URLSearchParams,
+  word: string,
+  isValid: (value: string) => boolean
+): readonly string[] | null {
+  const values = given.getAll(word);
+  return values.length === 0 ? null : [...new Set(values.filter(each => each !== '' && isValid(each)))];
 }
 
 /** Return the page that a URL of JupyterLab shows; null if it shows none. */

@@ -4,6 +4,7 @@ import * as React from 'react';
 import { HEAT_METRICS } from '../api';
 import { Figure, type IFigureSource } from '../views/figures/figure';
 import type { JobFigures } from './figures';
+import { MOST_NAMES } from './location';
 import type { JobModel } from './model';
 import { lineChooser } from './overview';
 import { States } from './states';
@@ -14,8 +15,6 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** As many users' metrics as the server draws at a time. */
-const MOST_NAMES = 12;
 const FIRST_NAMES = 3;
 const FIRST_BANDS = ['SM_ACTIVE', 'PIPE_TENSOR_ACTIVE', 'DRAM_ACTIVE', 'POWER_USAGE'];
 
@@ -23,9 +22,9 @@ const FIRST_BANDS = ['SM_ACTIVE', 'PIPE_TENSOR_ACTIVE', 'DRAM_ACTIVE', 'POWER_US
 export function Metrics(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const known = model.job?.metrics ?? [];
-  const [chosen, setChosen] = React.useState<readonly string[] | null>(null);
-  const [bands, setBands] = React.useState<readonly string[]>(FIRST_BANDS);
-  const names = (chosen ?? known.slice(0, FIRST_NAMES)).filter(name => known.includes(name));
+  const { view } = model.selection;
+  const bands = view.bands ?? FIRST_BANDS;
+  const names = (view.names ?? known.slice(0, FIRST_NAMES)).filter(name => known.includes(name));
   const wanted = JSON.stringify({
     figures: [...(names.length > 0 ? ['metrics'] : []), ...(bands.length > 0 ? ['bands'] : []), 'roofline'],
     names,
@@ -47,7 +46,9 @@ export function Metrics(props: IProps): React.JSX.Element {
           chosen={names}
           most={MOST_NAMES}
           empty={trans.__('No metric was logged. Call gipfel_widgets.log(step=…, loss=…) on each rank.')}
-          onChosen={setChosen}
+          onChosen={chosen => {
+            model.selection.setView({ names: chosen });
+          }}
         />
         <Group
           {...props}
@@ -57,7 +58,9 @@ export function Metrics(props: IProps): React.JSX.Element {
           chosen={bands}
           most={HEAT_METRICS.length}
           empty=""
-          onChosen={setBands}
+          onChosen={chosen => {
+            model.selection.setView({ bands: chosen });
+          }}
         />
         <Roofline {...props} />
       </div>
@@ -94,6 +97,36 @@ function Roofline(props: IProps): React.JSX.Element {
           {each}
         </p>
       ))}
+    </section>
+  );
+}
+
+/** Bytes, pauses and errors of each NIC, a line for each of up to eight; a click selects a line's NIC. */
+export function Nics(props: IProps): React.JSX.Element {
+  const { model, figures, trans } = props;
+  React.useEffect(() => {
+    model.setWanted({ figures: ['nics'], names: [], bands: [] });
+  }, [model]);
+  return (
+    <section aria-label={trans.__('NICs over time')}>
+      {model.figure('nics') === null ? (
+        <p className="jp-Gipfel-pad jp-Gipfel-small">
+          {trans.__('No NIC of Slingshot, InfiniBand or RoCE was recorded.')}
+        </p>
+      ) : (
+        <Figure
+          source={figures}
+          name="nics"
+          label={trans.__('Bytes received and sent, pauses and errors of each NIC')}
+          trans={trans}
+          onLine={(name, add) => {
+            const nic = /^[^\s@]+@\S+/.exec(name)?.[0];
+            if (nic !== undefined) {
+              model.selection.choose('nic', [nic], add);
+            }
+          }}
+        />
+      )}
     </section>
   );
 }

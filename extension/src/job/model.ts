@@ -81,17 +81,15 @@ export class JobModel implements IJobState, IDisposable {
 
   /** The metric of the heat map, and the order of its rows. */
   get metric(): string {
-    return this._metric;
+    return this.selection.view.metric;
   }
 
   get order(): string {
-    return this._order;
+    return this.selection.view.order;
   }
 
   setHeat(metric: string, order: string): void {
-    [this._metric, this._order] = [metric, order];
-    this._changed.emit();
-    this._update();
+    this.selection.setView({ metric, order });
   }
 
   /** Set the width of figures in pixels, which decides the lines of their legends. */
@@ -247,8 +245,8 @@ export class JobModel implements IJobState, IDisposable {
       lastS: span ? null : lastS,
       select: expression,
       pick: pickExpression,
-      order: this._order,
-      metric: this._metric,
+      order: this.order,
+      metric: this.metric,
       width: this._width,
       dark
     };
@@ -263,8 +261,6 @@ export class JobModel implements IJobState, IDisposable {
   private _figures: Readonly<Record<string, IFigure>> = {};
   private _haveFigures = '';
   private _wanted = NO_FIGURES;
-  private _metric = 'SM_ACTIVE';
-  private _order = 'rank';
   private _width = LEAST_WIDTH;
   private _shown = '\n';
   private _asked = '';

@@ -14,7 +14,7 @@ import { Events } from './events';
 import type { JobFigures } from './figures';
 import { Header } from './header';
 import type { IPageLocation } from './location';
-import { Metrics } from './metrics';
+import { Metrics, Nics } from './metrics';
 import type { JobModel } from './model';
 import { Overview } from './overview';
 import { Ranks } from './ranks';
@@ -281,5 +281,13 @@ export function addOwnTabs(
   tabs.addTab({ id: 'overview', title: trans.__('Overview'), Body }, 10);
   tabs.addTab({ id: 'ranks', title: trans.__('Ranks'), Body: () => <Ranks {...common} /> }, 20);
   tabs.addTab({ id: 'metrics', title: trans.__('Metrics'), Body: () => <Metrics {...common} /> }, 40);
+  const nics: IJobPart = {
+    id: 'nics',
+    tab: 'topology',
+    title: trans.__('NICs over time'),
+    open: true,
+    Body: () => <Nics {...common} />
+  };
+  tabs.addPart(nics, 10);
   tabs.addTab({ id: 'events', title: trans.__('Events'), Body: () => <Events {...common} /> }, 50);
 }

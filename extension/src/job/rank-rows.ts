@@ -11,8 +11,20 @@ export interface IRankRow {
 }
 
 /** Columns by which the table can be sorted. */
-export type RankColumn =
-  'rank' | 'state' | 'role' | 'process' | 'gpu' | 'numa' | 'nic' | 'node' | 'switch' | 'step' | 'verdict';
+export const RANK_COLUMNS = [
+  'rank',
+  'state',
+  'verdict',
+  'role',
+  'process',
+  'gpu',
+  'numa',
+  'nic',
+  'node',
+  'switch',
+  'step'
+] as const;
+export type RankColumn = (typeof RANK_COLUMNS)[number];
 
 /**
  * Symbols of the states; the word stands beside them. `seen`: the rank was recorded or reported, and no end or

@@ -9,7 +9,7 @@ import { Looks } from './looks';
 import type { JobModel } from './model';
 import { WorldLine } from './overview';
 import { RankRow, ROW_PIXELS } from './rank-row';
-import { rankRows, sortedRows, type IRankRow, type RankColumn } from './rank-rows';
+import { RANK_COLUMNS, rankRows, sortedRows, type IRankRow, type RankColumn } from './rank-rows';
 import { States } from './states';
 import { missingText } from './verdicts';
 import { Help } from '../views/term';
@@ -71,10 +71,9 @@ interface ITableProps extends IProps {
 function RankTable(props: ITableProps): React.JSX.Element {
   const { model, trans } = props;
   const { job, verdicts, selection } = model;
-  const [sort, setSort] = React.useState<{ column: RankColumn; down: boolean }>({
-    column: 'rank',
-    down: false
-  });
+  const { view } = selection;
+  const column = RANK_COLUMNS.find(each => each === view.sort) ?? 'rank';
+  const sort = React.useMemo(() => ({ column, down: view.down }), [column, view.down]);
   const [only, setOnly] = React.useState(false);
   const chosen = React.useMemo(() => new Set(selection.ranks), [selection.ranks]);
   const rows = React.useMemo(
@@ -102,8 +101,9 @@ function RankTable(props: ITableProps): React.JSX.Element {
           <Head
             sort={sort}
             trans={trans}
-            onSort={column => {
-              setSort(toggled(sort, column));
+            onSort={chosen => {
+              const next = toggled(sort, chosen);
+              selection.setView({ sort: next.column, down: next.down });
             }}
           />
         }

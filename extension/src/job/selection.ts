@@ -7,7 +7,32 @@ import type { IJobPick, IJobSelection, IJobSpan, JobUnit } from '../tokens';
 export const MOST_CHARACTERS = 1000;
 const MOST_PICKED = 256;
 
-/** The part of the selection that the page's URL holds. */
+/** How tabs show the job: choices that select nothing. */
+export interface IViewChoices {
+  /** The metric of the heat map, and the order of its rows. */
+  readonly metric: string;
+  readonly order: string;
+  /** The users' metrics, and the metrics of GPUs, that the tab Metrics draws; null for the first ones. */
+  readonly names: readonly string[] | null;
+  readonly bands: readonly string[] | null;
+  /** The column by which the ranks are sorted, and whether its highest values come first. */
+  readonly sort: string;
+  readonly down: boolean;
+  /** The kind of events that are listed; empty for all. */
+  readonly kind: string;
+}
+
+export const FIRST_VIEW: IViewChoices = {
+  metric: 'SM_ACTIVE',
+  order: 'rank',
+  names: null,
+  bands: null,
+  sort: 'rank',
+  down: false,
+  kind: ''
+};
+
+/** What the page's URL holds: the selection, and how tabs show the job. */
 export interface ISelectionState {
   readonly run: string;
   readonly launch: string;
@@ -16,6 +41,7 @@ export interface ISelectionState {
   readonly pick: IJobPick | null;
   readonly span: IJobSpan | null;
   readonly lastS: number | null;
+  readonly view: IViewChoices;
 }
 
 const NOTHING: ISelectionState = {
@@ -25,7 +51,8 @@ const NOTHING: ISelectionState = {
   expression: '',
   pick: null,
   span: null,
-  lastS: null
+  lastS: null,
+  view: FIRST_VIEW
 };
 const UNRESOLVED: IJobSelected = { ranks: [], nodes: [], devices: [], group: [] };
 
@@ -65,6 +92,10 @@ export class JobSelection implements IJobSelection {
 
   get lastS(): number | null {
     return this._state.lastS;
+  }
+
+  get view(): IViewChoices {
+    return this._state.view;
   }
 
   get cursorMs(): number | null {
@@ -113,7 +144,7 @@ export class JobSelection implements IJobSelection {
 
   show(run: string, launch = ''): void {
     if (run !== this.run || launch !== this.launch) {
-      this._set({ ...NOTHING, run, launch });
+      this._set({ ...NOTHING, run, launch, view: this.view });
     }
   }
 
@@ -156,6 +187,11 @@ export class JobSelection implements IJobSelection {
   /** Show the last seconds, also while the run grows; null for the whole run. */
   setLast(seconds: number | null): void {
     this._change({ span: null, lastS: seconds });
+  }
+
+  /** Change how tabs show the job. */
+  setView(part: Partial<IViewChoices>): void {
+    this._change({ view: { ...this.view, ...part } });
   }
 
   setCursor(timeMs: number | null): void {

@@ -5,6 +5,7 @@ import {
   urlWith,
   type IPageLocation
 } from '../../src/job/location';
+import { FIRST_VIEW } from '../../src/job/selection';
 
 const PLACE: IPageLocation = {
   tab: 'ranks',
@@ -14,7 +15,16 @@ const PLACE: IPageLocation = {
   expression: 'pp=6,7 & dp=0',
   pick: { unit: 'rank', names: ['3', '5'] },
   span: { sinceMs: 1_800_000_000_000, untilMs: 1_800_000_060_000 },
-  lastS: 900
+  lastS: 900,
+  view: {
+    metric: 'POWER_USAGE',
+    order: 'switch',
+    names: ['loss', 'a,b & c=1'],
+    bands: ['DRAM_ACTIVE', 'SM_ACTIVE'],
+    sort: 'node',
+    down: true,
+    kind: 'slow_rank'
+  }
 };
 
 describe('the URL of the job page', () => {
@@ -27,7 +37,16 @@ describe('the URL of the job page', () => {
     expect(locationOfUrl('?reset')).toBeNull();
   });
 
+  it('has nothing of a view that nobody has changed, and keeps the choice of no metric', () => {
+    expect(encodeLocation({ ...PLACE, view: FIRST_VIEW })).not.toMatch(/heat|rows|name|band|sort|kind/);
+    const none = { ...FIRST_VIEW, names: [], bands: [], sort: 'rank', down: true };
+    expect(decodeLocation(encodeLocation({ ...PLACE, view: none })).view).toEqual(none);
+  });
+
   it.each([
+    ['heat=NOPE&rows=size&sort=-size&kind=A', { view: FIRST_VIEW }],
+    ['band=NOPE', { view: { ...FIRST_VIEW, bands: [] } }],
+    ['name=a&name=a&name=b%0A', { view: { ...FIRST_VIEW, names: ['a'] } }],
     ['tab=<script>', { tab: '' }],
     ['run=a%0Ab', { run: '' }],
     [`run=${'a'.repeat(201)}`, { run: '' }],

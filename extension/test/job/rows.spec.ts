@@ -1,4 +1,7 @@
 import type { IFigure, IJobDocument, IJobRank, IJobVerdict, IJobVerdicts } from '../../src/api';
+import { nullTranslator } from '@jupyterlab/translation';
+
+import { depthOf } from '../../src/job/depth';
 import { chooseEvent } from '../../src/job/events';
 import { eventRows } from '../../src/job/event-rows';
 import { decodedHeat, heatRows } from '../../src/job/heat';
@@ -109,4 +112,18 @@ describe('the heat map', () => {
     expect(trace.text[0]?.[0]).toBe('&lt;b>0');
     expect(heatRows(drawn)?.ranks).toEqual([[0], [1]]);
   });
+});
+
+describe('what makes a tab deeper', () => {
+  const trans = nullTranslator.load('gipfel');
+  const job = { metrics: [], source: '' } as unknown as IJobDocument;
+
+  it.each(['overview', 'ranks', 'topology', 'metrics', 'events', 'communication', 'network', 'checkpoints'])(
+    'is said with its cost and a page: %s',
+    tab => {
+      const found = depthOf(tab, job, trans);
+      expect(found?.text).toMatch(/cost|takes|adds|% to|no(thing)?\b|per call|write|once a minute|pause/);
+      expect(found?.page).toMatch(/^https:/);
+    }
+  );
 });
