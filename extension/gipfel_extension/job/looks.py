@@ -116,7 +116,8 @@ def default_ranks(launch: LaunchRoles) -> ChosenRanks:
     peer = _peer(accused or launch.ranks[:1], launch)
     chosen = dict.fromkeys((*accused, *([] if peer is None else [peer]), *launch.ranks[:1]))
     if not accused:
-        return ChosenRanks(ranks=tuple(sorted(chosen)), why="nobody is accused: rank 0 and a peer")
+        first = f"rank {launch.ranks[0]} and a peer" if launch.ranks else "no rank runs"
+        return ChosenRanks(ranks=tuple(sorted(chosen)), why=f"nobody is accused: {first}")
     return ChosenRanks(ranks=tuple(sorted(chosen)), why=f"{why}, a peer, and rank {launch.ranks[0]}")
 
 

@@ -2,7 +2,8 @@
 
 The key of an entry is a file's path, device, inode, size, modification and change time, and the code of this
 package, so that files are scanned again after an update of the rules. A second entry has an image's digest as
-key, for copies of it. Results with anything not judged are not cached.
+key, for copies of it. The result of a file is not cached if anything in it could not be judged.
+Vulnerabilities of packages are cached by the packages and the state of the mirror.
 """
 
 import hashlib
@@ -12,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -32,7 +32,10 @@ _SETTLED_S = 2.0
 
 
 class FilePart(Frozen):
-    """Result of scanning one target; ``digest`` is an image's ``sha256:…``, empty for other targets."""
+    """Result of scanning one target, with the fields of a `ScanDocument`.
+
+    ``digest`` is an image's ``sha256:…``, empty for other targets.
+    """
 
     items: tuple[Item, ...] = ()
     packages: tuple[Package, ...] = ()
@@ -62,9 +65,6 @@ class _Entry(Frozen):
     target: str = ""
     part: FilePart | None = None
     matched: Matched | None = None
-
-
-_Kept = TypeVar("_Kept", FilePart, Matched)
 
 
 class ScanCache:
