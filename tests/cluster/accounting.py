@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -83,9 +84,10 @@ class Accounting:
         return done.stdout
 
     def start_controller(self) -> None:
-        """Start a controller that knows the accounts and their limits, with two nodes that never answer."""
+        """Start a controller that knows the accounts and their limits, with a node, and two absent ones."""
         name, state = socket.gethostname().partition(".")[0], self._folder / "state"
         state.mkdir()
+        (self._folder / "spool").mkdir()
         # For the commands of users; the database's password is in a file of 0600.
         self._folder.chmod(0o755)
         changes = {
@@ -93,25 +95,43 @@ class Accounting:
             "StateSaveLocation": str(state),
             "SlurmctldPidFile": f"{self._folder}/slurmctld.pid",
             "SlurmctldLogFile": f"{self._folder}/slurmctld.log",
+            "SlurmdSpoolDir": f"{self._folder}/spool/%n",
+            "SlurmdPidFile": f"{self._folder}/slurmd-%n.pid",
+            "SlurmdLogFile": f"{self._folder}/slurmd-%n.log",
         }
         configuration = self._folder / "slurm.conf"
         lines = []
         for line in configuration.read_text().splitlines():
             key = line.partition("=")[0]
-            # The cluster's own nodes, and the switches above them, must not get a second controller.
-            if key != "TopologyPlugin" and (key != "NodeName" or "DEFAULT" in line):
+            # The cluster's own nodes, and the switches above them, must not get a second controller. The
+            # epilog looks for processes by the ID of their job, and other clusters have the same IDs.
+            if key not in {"TopologyPlugin", "Epilog"} and (key != "NodeName" or "DEFAULT" in line):
                 lines.append(f"{key}={changes[key]}" if key in changes else line)
         lines += [
             f"SlurmctldPort={free_port()}",
             "AccountingStorageEnforce=limits,qos",
             "AccountingStorageTRES=gres/gpu",
             "PriorityType=priority/multifactor",
+            "JobAcctGatherType=jobacct_gather/none",
             f"NodeName=absent[1-2] NodeAddr=127.0.0.1 Port={free_port()}",
+            f"NodeName=worker NodeHostname={name} NodeAddr=127.0.0.1 Port={free_port()}",
         ]
         lines.sort(key=lambda line: line.startswith("PartitionName="))
         configuration.write_text("\n".join(lines) + "\n")
+        gpus = f"{self._cluster.folder}/gpu/gpu[0-{self._cluster.gpus - 1}]"
+        (self._folder / "gres.conf").write_text(f"NodeName=worker Name=gpu Type=gh200 File={gpus}\n")
+        shutil.copy(self._cluster.folder / "cgroup.conf", self._folder)
         self._run("slurmctld", "-D")
         self._wait_for_controller()
+        self._run("slurmd", "-D", "-N", "worker")
+
+    def hours(self, job_id: str) -> float:
+        """Return the GPU hours of a job that has ended, from its own record; 0 before."""
+        argv = ["sacct", "-nPX", f"--jobs={job_id}", "--format=State,ElapsedRaw,ReqTRES"]
+        done = subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=30)
+        state, seconds, requested = (*done.stdout.strip().split("|"), "", "", "")[:3]
+        gpus = re.search(r"gres/gpu=(\d+)", requested)
+        return int(seconds) * int(gpus[1]) / 3600 if state == "COMPLETED" and gpus else 0.0
 
     def _wait_for_controller(self) -> None:
         ask = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc"]
@@ -129,7 +149,7 @@ class Accounting:
         for name in ("slurmdbd.conf", "slurm.conf"):
             with (self._folder / name).open("a") as configuration:
                 configuration.write(hidden)
-        # The last two: the database itself stays.
+        # The database itself stays.
         for process in self._processes[1:]:
             process.terminate()
             process.wait(20)

@@ -234,6 +234,36 @@ def test_what_slurms_limits_would_hold_for_ever_is_refused_before_the_start(
     assert "Share of the cluster" in shown
 
 
+def test_gpu_hours_of_the_month_are_summed_by_project_and_service(
+    cluster: OneMachine, plain_users: tuple[UnixUser, UnixUser], accounts: Accounting
+) -> None:
+    user = plain_users[0]
+    ours = scheduler(cluster, **accounts.environment)
+    # A node that the controller did not know before may take a moment.
+    asked = {
+        ("physics", "board"): ("gipfel-board", "normal", 2),
+        ("physics", ""): ("gipfel-launch", "normal", 1),
+        ("course", "board"): ("gipfel-board", "debug", 1),
+    }
+    submitted = {}
+    for (account, service), (name, queue, gpus) in asked.items():
+        wanted = {"name": name, "partition": queue, "gpus_per_node": gpus, "cpus_per_task": 1, "time": "5"}
+        job = request(user, script="#!/bin/sh\nsleep 4\n", account=account, **wanted)
+        submitted[account, service] = asyncio.run(ours.submit(job))
+    assert wait_until(lambda: all(map(accounts.hours, submitted.values())), 90)
+    hours = {key: accounts.hours(job) for key, job in submitted.items()}
+    assert 2 * 4 <= 3600 * hours["physics", "board"] <= 2 * 30
+    quota = asyncio.run(ours.quota(user.name))
+    # The same jobs, asked for by user and month; those that the test before submitted have not run.
+    spent = {(each.account, each.service): each.gpu_hours for each in quota.spent}
+    assert {key: spent[key] for key in hours} == pytest.approx(hours)
+    assert quota.usage.used == pytest.approx(sum(hours.values()))
+    lines = next(each.lines for each in quota_sections(quota) if each.title.startswith("Used this month"))
+    assert [line.partition(":")[0] for line in lines] == ["course", "physics"]
+    assert all("(services: board " in line for line in lines)
+    assert asyncio.run(ours.quota(plain_users[1].name)).spent == ()
+
+
 def test_where_accounting_is_private_the_users_own_limits_and_those_of_qos_still_hold(
     cluster: OneMachine, plain_users: tuple[UnixUser, UnixUser], accounts: Accounting
 ) -> None:
