@@ -282,6 +282,8 @@ def test_profiles_change_names_alone() -> None:
         (BOARD.replace("allow_paths: [/v1/, /health]", "path: raw"),
          ["--image", IMAGE, "--host", "b.example.org", "--without-login"], "not speak HTTP"),
         (BOARD, ["--image", IMAGE, "--repo", "ftp://x", "--gpu-part", "web"], "--repo can't be used"),
+        (BOARD.replace("{gpus", "{nodes: 2, gpus").replace("[admin]\n", "[admin]\n    workers: [db]\n"),
+         ["--image", IMAGE, "--gpu-part", "web"], "needs 2 nodes"),
     ],
 )  # fmt: skip
 def test_what_kubernetes_cannot_take_is_refused_with_the_reason(

@@ -22,7 +22,8 @@ import argparse, http.server, json, os, socketserver, sys, urllib.request
 name = os.path.basename(sys.argv[0])
 parser = argparse.ArgumentParser()
 arguments = {
-    "vllm": ("serve", "model", "--uds", "--root-path", "--tensor-parallel-size"),
+    "vllm": ("serve", "model", "--uds", "--root-path", "--tensor-parallel-size", "--pipeline-parallel-size",
+             "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr", "--master-port"),
     "ollama": ("serve",),
     "open-webui": ("serve", "--host", "--port"),
     "ray": ("start", "--node-ip-address", "--include-dashboard", "--dashboard-host", "--dashboard-port",
@@ -37,6 +38,7 @@ options = parser.parse_args()
 
 def answer(path):
     if name == "vllm":
+        assert (options.nnodes, options.node_rank, options.pipeline_parallel_size) == ("1", "0", "1")
         models = {"data": [{"id": options.model}]}
         return {"/v1/models": models, "/health": {}, "/pause": {"paused": True}}.get(path)
     if name == "ollama":

@@ -111,6 +111,8 @@ def schema() -> int:
 )
 @click.option("--here", is_flag=True, help="Run on this machine instead of submitting a job to Slurm.")
 @click.option("--time", default="", metavar="T", help="Time limit; by default the blueprint's.")
+@click.option("--nodes", type=click.IntRange(1, 64), metavar="N", help="Nodes; by default the blueprint's.")
+@click.option("--gpus", type=click.IntRange(0, 64), metavar="N", help="GPUs of a node; by default as above.")
 @click.option("--partition", default="", metavar="P", help="By default the blueprint's, else the cluster's.")
 @click.option("--account", default="", metavar="A", help="By default your default account.")
 @click.option("--no-wait", is_flag=True, help="Return after the submission, before the service is ready.")
@@ -232,7 +234,8 @@ def _up_in_hub(
     parameter_values(found, typed)
     is_file = "/" in blueprint or blueprint.endswith((".yaml", ".yml"))
     name = options["name"] or found.name
-    chosen = {key: options[key] for key in ("edf", "engine", "time", "partition", "account") if options[key]}
+    names = ("edf", "engine", "time", "nodes", "gpus", "partition", "account")
+    chosen = {key: options[key] for key in names if options[key] not in {"", None}}
     source = str(Path(blueprint).expanduser().resolve()) if is_file else blueprint
     hub.start(name, {**chosen, "service": source, "parameters": typed}, report_line, wait=wait)
     document: dict[str, object] = {"name": name, "folder": str(service_directory(name, os.environ))}
@@ -257,7 +260,8 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
 
     blueprint = find_blueprint(name, directory=Path.cwd(), environment=os.environ)
     values = parameter_values(blueprint, typed)
-    changes = {key: options[key] for key in ("time", "partition") if options[key]}
+    names = ("time", "nodes", "gpus", "partition")
+    changes = {key: options[key] for key in names if options[key] not in {"", None}}
     try:
         resources = Resources.model_validate({**blueprint.resources.model_dump(), **changes})
         return ServiceSpec(

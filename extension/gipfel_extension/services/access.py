@@ -1,18 +1,27 @@
 """Access to a service: by a token of its own, or through a hub and its users."""
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import html
 import secrets
 import time
 from collections import OrderedDict
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import aiohttp
 from aiohttp import web
 
+from gipfel_cluster.job.hub import post_to_hub
+from gipfel_cluster.job.time_limit import time_limit_end
+
 from .request_rules import RefusedError, origin_host
+
+if TYPE_CHECKING:
+    from .front_door import FrontDoor
 
 _SESSION_S = 12 * 3600
 #: Seconds that a client has to send the form: it comes from visitors without access, who must not occupy the
@@ -42,6 +51,9 @@ _MAX_ANSWERS, _MAX_SESSIONS, _MAX_STATES = 4096, 1024, 1024
 _MAX_QUESTIONS = 8
 _QUESTION_S = 15.0
 _MAX_TOKEN = 1024
+#: Seconds between two reports to the hub, and the last seconds whose requests each report counts.
+_ACTIVITY_S = 30.0
+_COUNTED_S = 600.0
 
 _Value = TypeVar("_Value")
 
@@ -364,3 +376,18 @@ class HubAccess:
             samesite="Lax",
             secure=request.headers.get("X-Forwarded-Proto", "").partition(",")[0] == "https",
         )
+
+
+async def report_activity(door: "FrontDoor", environment: Mapping[str, str]) -> None:
+    """Report to the hub every 30 s how much the service is used, and when its job's time limit ends."""
+    end = time_limit_end(environment)
+    while True:
+        count = door.recent_requests(_COUNTED_S)
+        used = f"{count} request{'' if count == 1 else 's'} in {_COUNTED_S / 60:.0f} min"
+        report: dict[str, object] = {"idle_s": int(door.idle_s), "busy_with": [used]}
+        if end is not None:
+            report["ends"] = int(end)
+        # A hub that restarts misses a report; an older one knows no such route.
+        with contextlib.suppress(OSError, KeyError, aiohttp.ClientError):
+            await asyncio.to_thread(post_to_hub, "/gipfel/server/activity", report, environment)
+        await asyncio.sleep(_ACTIVITY_S)

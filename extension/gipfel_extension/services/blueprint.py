@@ -5,15 +5,16 @@ part's socket) or ``${port}`` (for a part that can listen only on TCP), ``${part
 part's) or ``${parts.NAME.port}`` (its port, between two parts that can listen only on TCP), ``${prefix}``
 (the URL's path, ending with a slash) or ``${path}`` (without it), ``${storage}`` (a directory that is kept),
 ``${secrets.NAME}`` (a file), ``${python}`` and ``${environment}`` (the directory of the blueprint's own
-packages). ``$$`` is a dollar sign. Nothing is passed to a shell.
+packages). Where a part has ``workers``, ``${nodes.count}``, ``${nodes.rank}`` (of this node, from 0),
+``${nodes.first}`` (the address of the first) and ``${nodes.port}`` (a port that was free there). ``$$`` is a
+dollar sign. Nothing is passed to a shell.
 
 Blueprints are found in ``~/.gipfel/blueprints``, in the site's directories in ``$GIPFEL_BLUEPRINTS``, in
 the directories of packages, and in Gipfel's ``catalogue/``, in this order. A package names a module whose
 directory has blueprints, as an entry point of the group ``gipfel.blueprints``.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,17 +32,16 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine, check_command, ch
 from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
 from gipfel_cluster.storage_classes import ClassName
 
+from .references import cross_problems
+
 #: A name as JupyterHub allows it for servers: 1 to 30 of a-z, 0-9 and single dashes.
 NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"
-#: A reference ``${…}``, or ``$$`` for a dollar sign.
-REFERENCE = re.compile(r"\$(?:\$|\{([^{}]{0,100})\})")
 #: Value of a parameter; strict, so that 1 stays an int.
 ParameterValue = StrictBool | StrictInt | StrictFloat | StrictStr
 
 _DIRECTORIES = "GIPFEL_BLUEPRINTS"
 _SHIPPED = Path(__file__).parent / "catalogue"
 _MAX_COMMAND_BYTES = 64 << 10
-_PLAIN_REFERENCES = ("python", "prefix", "path", "storage")
 _Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 _PartName = Annotated[str, Field(pattern=rf"^{NAME}$")]
 _Host = Annotated[str, Field(pattern=r"^(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(?::[0-9]{1,5})?$")]
@@ -98,10 +98,13 @@ class Part(Frozen):
     users a socket, with the file name ``socket_name``.
     ``allow_paths`` are the paths that may be requested, without the prefix: an entry that ends with a slash
     allows all paths below it, any other only itself; an empty list allows all.
+    ``workers`` is the command on each further node of a job of several nodes; the service ends when one of
+    them ends.
     """
 
     command: tuple[OneLine, ...] = Field(min_length=1, max_length=256)
     variables: dict[_Identifier, OneLine] = Field(default={}, max_length=128)
+    workers: tuple[OneLine, ...] = Field((), max_length=256)
     secrets: tuple[_PartName, ...] = Field((), max_length=16)
     listen: Literal["socket", "port"] = "socket"
     path: Literal["strip", "keep", "host", "raw"] = "strip"
@@ -110,10 +113,11 @@ class Part(Frozen):
     ready: Ready = Ready()
     needs: tuple[_PartName, ...] = Field((), max_length=8)
 
-    @field_validator("command")
+    @field_validator("command", "workers")
     @classmethod
     def _check_command(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        check_command(value, _MAX_COMMAND_BYTES)
+        if value:
+            check_command(value, _MAX_COMMAND_BYTES)
         return value
 
     @field_validator("variables")
@@ -137,13 +141,16 @@ class Part(Frozen):
         """Yield all texts that may contain references, each with its path in the document."""
         for number, word in enumerate(self.command):
             yield ("command", number), word
+        for number, word in enumerate(self.workers):
+            yield ("workers", number), word
         for name, text in self.variables.items():
             yield ("variables", name), text
 
 
 class Resources(Frozen):
-    """Resources of the service's job; empty or 0 for the cluster's default."""
+    """Resources of the service's job, on each of its nodes; empty or 0 for the cluster's default."""
 
+    nodes: Annotated[int, Field(ge=1, le=64)] = 1
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     cpus: Annotated[int, Field(ge=0, le=1024)] = 0
     memory: Memory = ""
@@ -233,98 +240,9 @@ class Blueprint(Frozen):
         return tuple(order)
 
 
-class BlueprintProblem(Frozen):
-    """A mistake that concerns several values: its path in the document, the problem and the fix."""
-
-    path: tuple[str | int, ...]
-    problem: str
-    fix: str
-
-
 def has_type(value: object, type_: str) -> bool:
     """Return whether a value has the type of a parameter; a bool is not a number."""
     return isinstance(value, _TYPES[type_]) and (isinstance(value, bool) == (type_ == "bool"))
-
-
-def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
-    """Yield the mistakes that concern several values: parts that don't exist, cycles, unknown references."""
-    names = set(blueprint.parts)
-    if len(names) > 1 and not blueprint.front:
-        yield BlueprintProblem(
-            path=("parts",), problem="a service of several parts needs 'front'", fix="Name the part to show."
-        )
-    if blueprint.front and blueprint.front not in names:
-        yield BlueprintProblem(
-            path=("front",), problem=f"there is no part {blueprint.front!r}", fix=_list(sorted(names))
-        )
-    yield from _handover_problems(blueprint)
-    for name, part in blueprint.parts.items():
-        for number, needed in enumerate(part.needs):
-            if needed not in names or needed == name:
-                path = ("parts", name, "needs", number)
-                problem = f"{needed!r} is not another part"
-                yield BlueprintProblem(path=path, problem=problem, fix=_list(sorted(names - {name})))
-        for where, text in part.texts():
-            for problem, fix in _reference_problems(blueprint, part, text):
-                yield BlueprintProblem(path=("parts", name, *where), problem=problem, fix=fix)
-        wanted = f"${{{part.listen}}}"
-        if not any(wanted in text for _, text in part.texts()):
-            problem = f"neither the command nor a variable contains {wanted}"
-            fix = "Let the program listen on the Unix socket ${socket}, or with 'listen: port' on ${port}."
-            yield BlueprintProblem(path=("parts", name, "command"), problem=problem, fix=fix)
-    if all(set(part.needs) <= names for part in blueprint.parts.values()):
-        try:
-            blueprint.start_order()
-        except ValueError as error:
-            yield BlueprintProblem(path=("parts",), problem=str(error), fix="Remove one of the 'needs'.")
-
-
-def _handover_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
-    if blueprint.handover != "overlap":
-        return
-    if not blueprint.keep_up:
-        problem = "nothing takes over from a service that is not started again"
-        yield BlueprintProblem(path=("handover",), problem=problem, fix="Add 'keep_up: true'.")
-    if any("${storage}" in text for part in blueprint.parts.values() for _, text in part.texts()):
-        problem = "two jobs would write to ${storage} at the same time"
-        yield BlueprintProblem(path=("handover",), problem=problem, fix="Use 'stop-first'.")
-
-
-def ports_of(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
-    """Return the needed parts that a part reaches by port, since both can listen only on TCP."""
-    if part.listen != "port":
-        return ()
-    return tuple(
-        each for each in part.needs if each in blueprint.parts and blueprint.parts[each].listen == "port"
-    )
-
-
-def reference_names(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
-    """Return everything that a part's texts may refer to."""
-    has_packages = blueprint.environment != Environment()
-    return (
-        *_PLAIN_REFERENCES,
-        part.listen,
-        *(("environment",) if has_packages else ()),
-        *(f"parameters.{name}" for name in blueprint.parameters),
-        *(f"parts.{name}.socket" for name in part.needs),
-        *(f"parts.{name}.port" for name in ports_of(blueprint, part)),
-        *(f"secrets.{name}" for name in part.secrets),
-    )
-
-
-def _reference_problems(blueprint: Blueprint, part: Part, text: str) -> Iterator[tuple[str, str]]:
-    known = reference_names(blueprint, part)
-    for match in REFERENCE.finditer(text):
-        if match[1] is not None and match[1] not in known:
-            yield f"${{{match[1]}}} is not known", _list(known)
-    if "$" in REFERENCE.sub("", text):
-        yield "a '$' starts no reference", "Write ${NAME}, or $$ for a dollar sign."
-
-
-def _list(names: Iterable[str]) -> str:
-    known = ", ".join(names)
-    return f"Use one of: {known}." if known else "Remove it."
 
 
 _FILE = DefinitionFile(Blueprint, "blueprint", "Write 'name', 'title' and 'parts'.", cross_problems)

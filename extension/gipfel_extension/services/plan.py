@@ -17,8 +17,9 @@ from gipfel_cluster.model import BREAKS, GipfelError
 from gipfel_cluster.runs import make_private
 from gipfel_cluster.workloads.directory import last_line
 
-from .blueprint import REFERENCE, Blueprint, Environment, Parameter, ParameterValue, Part, has_type
+from .blueprint import Blueprint, Environment, Parameter, ParameterValue, Part, has_type
 from .directory import ServiceSpec
+from .references import REFERENCE
 
 _MAX_TEXT = 4096
 _BOOLS = {"true": True, "false": False}

@@ -51,6 +51,7 @@ from .directory import (
 )
 from .hub_services import hub_services
 from .plan import VARIABLE, find_environment, parameter_references
+from .workers import LOGS
 
 JOB_LOG = "job.log"
 _MODULE = "gipfel_extension.services.supervisor"
@@ -205,6 +206,7 @@ def _job_request(
             time=resources.time,
             memory=resources.memory,
             cpus_per_task=resources.cpus,
+            nodes=resources.nodes,
             gpus_per_node=resources.gpus,
             requeue=False,
             environment={**context.environment(), **installed, JOB_VARIABLE: job.model_dump_json()},
@@ -242,8 +244,11 @@ class ServiceKind:
         return None
 
     def logs(self, workload: Workload) -> LogFiles:
-        """Return the logs of its parts in the order of their names, and that of its job."""
-        return LogFiles(dict(enumerate(sorted(Path(workload.folder).glob("*.log")))))
+        """Return the logs of its parts in the order of their names, that of its job, and those of workers."""
+        folder = Path(workload.folder)
+        run = read_service_state(folder).run
+        workers = sorted(Path(run).glob(f"{LOGS}/*/node-0.log")) if run else []
+        return LogFiles(dict(enumerate([*sorted(folder.glob("*.log")), *workers])))
 
     def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
         """Ask the hub or its supervisor to end it; cancel the job of a queued one."""

@@ -18,11 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aiohttp
-
+from gipfel_cluster.edf.gate import Gate
 from gipfel_cluster.environment import without_tokens
-from gipfel_cluster.job.hub import post_to_hub, report_port
-from gipfel_cluster.job.time_limit import time_limit_end
+from gipfel_cluster.job.hub import report_port
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants
@@ -33,20 +31,19 @@ from gipfel_cluster.workloads.directory import (
     write_state,
 )
 
-from .access import Access, HubAccess, TokenAccess
-from .blueprint import Environment, Part, ports_of
+from .access import Access, HubAccess, TokenAccess, report_activity
+from .blueprint import Environment, Part
 from .directory import HUB, SECRETS, Handover, read_service_state, read_spec, read_token, storage_directory
 from .front_door import FrontDoor, Route
 from .plan import gated_part, make_environment, parameter_references, resolve_part
+from .references import ports_of
 from .upstream import accepts_connections, is_ready
+from .workers import JobNodes, Workers
 
 _POLL_S = 0.2
 _HEARTBEAT_S = 10.0
 _PROBE_S = 5.0
 _MAX_RUNS = 200
-#: Seconds between two reports to the hub, and the last seconds whose requests each report counts.
-_ACTIVITY_S = 30.0
-_COUNTED_S = 600.0
 #: Port of a part that can listen only on TCP; in its own network namespace, every port is free.
 _PORT = "8080"
 #: First of the consecutive ports in that namespace that lead to other parts.
@@ -63,6 +60,8 @@ class ServiceSupervisor:
         self._spec = read_spec(folder)
         self._state = read_service_state(folder)
         self._parts: dict[str, asyncio.subprocess.Process] = {}
+        self._nodes: JobNodes | None = None
+        self._workers = Workers(folder, _service_environment(self._environment))
         self._ending: signal.Signals | None = None
         self._written = 0.0
         self._packages = ""
@@ -128,12 +127,15 @@ class ServiceSupervisor:
                 self._reporter.cancel()
             if door is not None:
                 await door.stop()
+            await asyncio.to_thread(self._workers.stop)
             await asyncio.to_thread(end_descendants)
         return self._write_end(problem, stopped=await self._is_stopping())
 
     async def _prepare(self) -> None:
         """Install the blueprint's packages, unless they are installed."""
         blueprint = self._spec.blueprint
+        if any(part.workers for part in blueprint.parts.values()):
+            self._nodes = await asyncio.to_thread(JobNodes, self._environment)
         if blueprint.environment == Environment():
             return
         log = self._handover.log("setup")
@@ -159,16 +161,14 @@ class ServiceSupervisor:
         part = self._spec.blueprint.parts[name]
         self._report(f"{self._spec.name}: starting {name}")
         argv, variables = resolve_part(part, self._references(name, sockets))
+        program = argv[0]
         if part.listen == "port":
             others = (f"--reach={port}={sockets / each}" for each, port in self._other_ports(part).items())
             argv = (*_PRIVATE_NETWORK, str(sockets / name), _PORT, *others, *argv)
         variables = {**_service_environment(self._environment), **variables}
+        own = self._own_variables(program, part)
         argv, environment = gated_part(self._spec.blueprint, argv, variables, self._folder)
-        if self._packages and part.command[0] == "${python}":
-            environment["PYTHONPATH"] = self._packages
-        for secret in part.secrets:
-            variable = f"{secret.upper().replace('-', '_')}_FILE"
-            environment[variable] = str(self._folder / SECRETS / secret)
+        environment |= own
         log = os.open(
             self._handover.log(name),
             os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK,
@@ -190,7 +190,19 @@ class ServiceSupervisor:
             raise GipfelError(problem, "Install it.") from error
         finally:
             os.close(log)
+        if self._nodes is not None and part.workers:
+            blueprint, references = self._spec.blueprint, self._references(name, sockets)
+            gate = Gate(allow=blueprint.outbound) if blueprint.gate else None
+            await asyncio.to_thread(self._workers.start, part, self._nodes, references, own, gate)
         await self._wait_until_ready(name, part, sockets / name)
+
+    def _own_variables(self, program: str, part: Part) -> dict[str, str]:
+        """Return the variables that lead to packages and secrets."""
+        own = {f"{each.upper().replace('-', '_')}_FILE": self._secret(each) for each in part.secrets}
+        return {"PYTHONPATH": self._packages, **own} if self._packages and program == sys.executable else own
+
+    def _secret(self, name: str) -> str:
+        return str(self._folder / SECRETS / name)
 
     async def _wait_until_ready(self, name: str, part: Part, path: Path) -> None:
         ready, deadline = part.ready, time.monotonic() + part.ready.timeout_s
@@ -245,7 +257,7 @@ class ServiceSupervisor:
             await asyncio.to_thread(report_port, port, self._environment)
         except OSError as error:
             raise GipfelError(f"The hub did not accept the service's port: {error}.") from error
-        self._reporter = asyncio.create_task(_report_activity(door, self._environment))
+        self._reporter = asyncio.create_task(report_activity(door, self._environment))
 
     async def _watch(self, door: FrontDoor) -> None:
         idle_s = self._spec.blueprint.idle_s
@@ -273,6 +285,8 @@ class ServiceSupervisor:
             if process.returncode is not None:
                 why = last_line(self._handover.log(name)) or "it wrote nothing"
                 raise GipfelError(f"The part {name} {_end_of(process.returncode)}: {why}")
+        if problem := self._workers.problem():
+            raise GipfelError(problem)
 
     def _references(self, name: str, sockets: Path) -> dict[str, str]:
         storage = storage_directory(self._spec, self._folder, self._environment)
@@ -281,10 +295,11 @@ class ServiceSupervisor:
         return {
             **parameter_references(self._spec),
             **listens,
+            **(self._nodes.references(0) if self._nodes and part.workers else {}),
             "environment": self._packages,
             **{f"parts.{each}.socket": str(sockets / each) for each in part.needs},
             **{f"parts.{each}.port": str(port) for each, port in self._other_ports(part).items()},
-            **{f"secrets.{each}": str(self._folder / SECRETS / each) for each in part.secrets},
+            **{f"secrets.{each}": self._secret(each) for each in part.secrets},
             "python": sys.executable,
             "prefix": self._spec.prefix,
             "path": self._spec.prefix.rstrip("/"),
@@ -333,21 +348,6 @@ def _bind_for_hub(environment: Mapping[str, str]) -> socket.socket:
     """
     address = urlsplit(environment.get("JUPYTERHUB_SERVICE_URL", ""))
     return bind_port(address.hostname or "", PortRange.parse(environment.get(PORTS_VARIABLE, "")))
-
-
-async def _report_activity(door: FrontDoor, environment: Mapping[str, str]) -> None:
-    """Report to the hub every 30 s how much the service is used, and when its job's time limit ends."""
-    end = time_limit_end(environment)
-    while True:
-        count = door.recent_requests(_COUNTED_S)
-        used = f"{count} request{'' if count == 1 else 's'} in {_COUNTED_S / 60:.0f} min"
-        report: dict[str, object] = {"idle_s": int(door.idle_s), "busy_with": [used]}
-        if end is not None:
-            report["ends"] = int(end)
-        # A hub that restarts misses a report; an older one knows no such route.
-        with suppress(OSError, KeyError, aiohttp.ClientError):
-            await asyncio.to_thread(post_to_hub, "/gipfel/server/activity", report, environment)
-        await asyncio.sleep(_ACTIVITY_S)
 
 
 def _end_of(status: int) -> str:

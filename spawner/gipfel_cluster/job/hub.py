@@ -109,6 +109,7 @@ class ServiceParameter(Frozen):
 class ServiceResources(Frozen):
     """Default resources of a service, for those that the user did not choose; empty or 0: the cluster's."""
 
+    nodes: int = 1
     gpus: int = 0
     cpus: int = 0
     memory: Memory = ""
@@ -137,7 +138,8 @@ class ServiceOffer(Frozen):
     @property
     def cost(self) -> str:
         """Return what an hour of the service costs with its default resources, as text."""
-        gpus, cpus = self.resources.gpus, self.resources.cpus
+        nodes = self.resources.nodes
+        gpus, cpus = nodes * self.resources.gpus, nodes * self.resources.cpus
         used = [f"{gpus} GPU hour{'' if gpus == 1 else 's'}" if gpus else "no GPU"]
         if cpus:
             used.append(f"{cpus} CPU hour{'' if cpus == 1 else 's'}")

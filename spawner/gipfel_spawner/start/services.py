@@ -149,6 +149,7 @@ def with_resources(options: UserOptions, prepared: PreparedService) -> UserOptio
     wanted = prepared.resources
     return options.model_copy(
         update={
+            "nodes": wanted.nodes if options.nodes == 1 else options.nodes,
             "gpus": wanted.gpus if options.gpus is None else options.gpus,
             "cpus": options.cpus or wanted.cpus or None,
             "memory": options.memory or wanted.memory,

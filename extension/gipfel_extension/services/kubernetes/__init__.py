@@ -68,6 +68,11 @@ def render(
             f"{spec.name} does not speak HTTP, which an Ingress or an HTTPRoute is for.",
             "Leave --host out: pods of its namespace reach it by the Service.",
         )
+    if spec.blueprint.resources.nodes > 1:
+        raise GipfelError(
+            f"{spec.name} needs {spec.blueprint.resources.nodes} nodes, and a pod runs on one.",
+            "Render it for one node with more GPUs, or run it as a job.",
+        )
     image = service_image(spec, target, edf_image)
     pod = pod_spec(spec, target, image, {} if target.image else variables or {})
     files = {

@@ -16,6 +16,7 @@ from gipfel_cluster.model import GipfelError
 from ..blueprint import Environment, Part
 from ..directory import ServiceSpec
 from ..plan import parameter_references, resolve_part
+from ..workers import ONE_NODE
 from .target import Target
 
 Object = dict[str, Any]
@@ -219,6 +220,7 @@ def _references(spec: ServiceSpec, name: str) -> dict[str, str]:
         "prefix": url_prefix(spec),
         "path": url_prefix(spec).rstrip("/"),
         "storage": _STORAGE,
+        **ONE_NODE,
     }
 
 
