@@ -18,7 +18,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.workloads.directory import new_directory, write_state
 from gipfel_cluster.workloads.kinds import Workload, Workloads
-from gipfel_extension.services.blueprint import read_blueprint
+from gipfel_extension.services.blueprint import find_blueprint, read_blueprint
 from gipfel_extension.services.directory import ServiceSpec, ServiceState, read_service_state
 from gipfel_extension.services.start import ServiceKind, service_url, start_service
 from gipfel_extension.training.record import LaunchState
@@ -206,6 +206,31 @@ def test_a_shipped_service_is_started_used_listed_followed_and_stopped(
     assert "is stopped" in gipfel("service", "url", "res", status=1).stderr
     (found,) = _services(tmp_path)
     assert (found.state, found.exit_status) == ("stopped", 143)
+
+
+def test_a_directory_is_applied_again_only_after_a_change(gipfel: Command, tmp_path: Path) -> None:
+    wanted = tmp_path / "wanted"
+    wanted.mkdir()
+    shipped = find_blueprint("files", directory=tmp_path, environment={"HOME": str(tmp_path)})
+    (wanted / "blueprint.yaml").write_text(shipped.model_dump_json(exclude_defaults=True))
+    for value, problem in (("[a]", "line 1: 'directory' has no single value"), ("", "no single value")):
+        (wanted / "params.yaml").write_text(f"directory: {value}\n")
+        assert problem in gipfel("service", "apply", str(wanted), "--here", status=1).stderr
+    (wanted / "params.yaml").write_text("directry: /\n")
+    assert "has no parameter" in gipfel("service", "apply", str(wanted), "--here", status=1).stderr
+    assert not _services(tmp_path)
+    (wanted / "params.yaml").write_text(f"directory: {wanted}\n")
+    url = gipfel("service", "apply", str(wanted), "--here").stdout.strip()
+    token = gipfel("service", "token", "files").stdout.strip()
+    assert _get(f"{url}params.yaml", token)[0] == 200
+    again = gipfel("service", "apply", str(wanted), "--here")
+    assert (again.stdout, "is running as" in again.stderr) == ("", True)
+    assert _get(url, token)[0] == 200
+    (wanted / "params.yaml").write_text(f"directory: {tmp_path}\n")
+    changed = gipfel("service", "apply", str(wanted), "--here")
+    token = gipfel("service", "token", "files").stdout.strip()
+    assert _get(f"{changed.stdout.strip()}wanted/params.yaml", token)[0] == 200
+    assert len(_services(tmp_path)) == 1
 
 
 def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tmp_path: Path) -> None:

@@ -215,6 +215,45 @@ def down(context: click.Context, *, name: str) -> int:
     return int(context.invoke(stop, which=f"service:{name}"))
 
 
+@service.command(epilog=examples("gipfel service apply ~/project/services/board --here"))
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--name", default="", metavar="N", help="Name of the service; by default the blueprint's.")
+@click.option("--edf", default="", metavar="FILE|NAME", help="Environment (EDF); by default the blueprint's.")
+@click.option("--account", default="", metavar="A", help="By default your default account.")
+@click.option("--here", is_flag=True, help="Run on this machine instead of submitting a job to Slurm.")
+@click.pass_context
+def apply(context: click.Context, /, *, directory: Path, **options: Any) -> int:
+    """Make a service what a directory says, such as one in Git: DIR/blueprint.yaml and DIR/params.yaml.
+
+    A service that runs as the directory says is left alone; one with another blueprint, other parameters or
+    another environment is stopped and started again, with the same storage; otherwise it is started.
+    params.yaml has a line 'NAME: VALUE' for each parameter, and may be missing.
+
+    Exit status: 0 it runs as the directory says; 1 it could not start.
+    """
+    from ..services.directory import read_spec  # noqa: PLC0415 - pydantic
+    from ..services.plan import read_parameters  # noqa: PLC0415
+    from ..services.start import ServiceKind  # noqa: PLC0415
+
+    path = str(directory.resolve() / "blueprint.yaml")
+    typed = read_parameters(directory / "params.yaml")
+    unset = {"engine": "", "time": "", "partition": "", "nodes": None, "gpus": None}
+    wanted = _spec(path, typed, {**unset, **options})
+    found = ServiceKind().find(wanted.name, os.environ)
+    if found is not None and not found.ended:
+        running = read_spec(Path(found.folder))
+        if all(
+            getattr(running, each) == getattr(wanted, each) for each in ("blueprint", "parameters", "edf")
+        ):
+            report_line(f"service {wanted.name} is {found.state} as {directory} says")
+            return 0
+        report_line(f"service {wanted.name} changes, and is started again")
+        if status := int(context.invoke(stop, which=f"service:{wanted.name}")):
+            return status
+    chosen = {"typed": tuple(typed.items()), "no_wait": False, "as_json": False, **unset, **options}
+    return int(context.invoke(up, blueprint=path, **chosen))
+
+
 def _up_in_hub(
     hub: "HubServices",
     blueprint: str,

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gipfel_cluster.definition_files import suggestion
+from gipfel_cluster.definition_files import read_yaml, suggestion
 from gipfel_cluster.edf.gate import Gate, gates_of
 from gipfel_cluster.egress.start import VARIABLES, gate_invocation
 from gipfel_cluster.engines import Invocation
 from gipfel_cluster.model import BREAKS, GipfelError
+from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.runs import make_private
 from gipfel_cluster.workloads.directory import last_line
 
@@ -22,6 +23,7 @@ from .directory import ServiceSpec
 from .references import REFERENCE
 
 _MAX_TEXT = 4096
+_MAX_FILE_BYTES = 64 << 10
 _BOOLS = {"true": True, "false": False}
 VARIABLE = "GIPFEL_SERVICE_ENVIRONMENTS"
 #: Limit in seconds for an installation.
@@ -48,6 +50,31 @@ def parameter_values(blueprint: Blueprint, typed: Mapping[str, str]) -> dict[str
             fix = f"Give it with -p {name} VALUE. {parameter.help}"
             raise GipfelError(f"{blueprint.name} needs a value for the parameter {name!r}.", fix)
     return {name: _converted(name, text, blueprint.parameters[name]) for name, text in typed.items()}
+
+
+def read_parameters(path: Path) -> dict[str, str]:
+    """Return the parameters of a YAML file, as text; none if there is no such file.
+
+    Raises
+    ------
+    GipfelError
+        The file can't be read, or is not a mapping of names to single values.
+    """
+    try:
+        text = read_regular(path, _MAX_FILE_BYTES).decode()
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GipfelError(f"{path} can't be read: {reason}.", "Write 'NAME: VALUE' on each line.") from error
+    found = {}
+    document = read_yaml(text, str(path), "list of parameters", "Write 'NAME: VALUE' on each line.")
+    for name, value in document.items():
+        if not isinstance(value, str | int | float | bool):
+            line = document.lines[name]
+            raise GipfelError(f"{path}, line {line}: {name!r} has no single value.", "Write NAME: VALUE.")
+        found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
 
 
 def resolve_part(part: Part, references: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
