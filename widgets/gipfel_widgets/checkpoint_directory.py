@@ -15,6 +15,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,6 +110,16 @@ def missing_parts(work: Path, world: int) -> list[int]:
     """Return the ranks from 0 to `world` - 1 whose files are not all in `work`."""
     names = {path.name for path in work.iterdir()}
     return [rank for rank in range(world) if _HASHES.format(rank=rank) not in names]
+
+
+def sizes(work: Path) -> list[tuple[str, int]]:
+    """Return names and sizes of the files in `work`, to which processes of other nodes write meanwhile."""
+    found = []
+    for path in work.iterdir():
+        # A temporary file may be renamed between the two calls.
+        with suppress(FileNotFoundError):
+            found.append((path.name, path.stat().st_size))
+    return sorted(found)
 
 
 class Installer:

@@ -44,6 +44,7 @@ from .checkpoint_directory import (
     OnPhase,
     is_attempt,
     missing_parts,
+    sizes,
     sync,
     work_directory,
     write_part,
@@ -335,7 +336,7 @@ class Drainer:
             return True
         missing = [] if (work / MANIFEST_NAME).exists() else missing_parts(work, world)
         if missing:
-            seen = sorted((each.name, each.stat().st_size) for each in work.iterdir())
+            seen = sizes(work)
             if seen != self._progress[0]:
                 self._progress = seen, time.monotonic()
             waited = time.monotonic() - self._progress[1]
@@ -348,9 +349,8 @@ class Drainer:
         files = asked["files"]
         if (path / METADATA_NAME).exists():
             target = work / METADATA_NAME
-            files = {
-                METADATA_NAME: self._copy(path / METADATA_NAME, target, files[METADATA_NAME], 0.0, step)[0]
-            }
+            copied, _ = self._copy(path / METADATA_NAME, target, files[METADATA_NAME], 0.0, step)
+            files = {METADATA_NAME: copied}
         self._end(path, "", installer.install(step, asked, files))
         return False
 
