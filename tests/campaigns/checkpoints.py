@@ -178,7 +178,9 @@ def _start(torch: Any) -> Any:
 
 def run_ranks(setup: Setup) -> list[int]:
     """Train on gloo ranks in forks of this process; return their exit codes, negative for a signal."""
-    import torch.distributed.tensor  # noqa: PLC0415, F401 - once, before the forks
+    # Once, before the forks; the first tensor that is distributed imports _dynamo.
+    import torch._dynamo  # noqa: PLC0415
+    import torch.distributed.tensor  # noqa: PLC0415, F401
 
     import gipfel_widgets.checkpoints  # noqa: PLC0415, F401
 
