@@ -5,15 +5,20 @@ import platform
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.submission import ChosenRuntime, submission_context
+from gipfel_extension.saturation.advice.checkpoint import daly
+from gipfel_extension.saturation.settings import Settings
 from gipfel_extension.training.launch import DryRun, Launch, launch
 from gipfel_extension.training.launches.planning import caller_python
 from gipfel_extension.training.record.spec import LaunchSpec
+from gipfel_extension.vetting.history.store import History, HistoryEntry, VettingRecord
+from gipfel_extension.vetting.model import Scope, Verdict
 
 _PROGRAM = """
 import json, os, sys, time
@@ -147,3 +152,63 @@ def test_every_rank_of_a_notebook_runs_the_activated_environment(tmp_path: Path,
     assert started.wait(120) == 0, started.state
     told = sorted(line.text for line in started.logs().lines if line.text.startswith("TOLD "))
     assert told == [f"TOLD {rank} {virtual}" for rank in (0, 1)]
+
+
+_TRAINING = """
+import json, os
+import torch, torch.distributed as dist
+from gipfel_widgets.checkpoints import Checkpoints
+
+dist.init_process_group("gloo")
+checkpoints = Checkpoints(every="auto")
+checkpoints.load({})
+# A step after a minute, when the first checkpoint is due.
+checkpoints._last -= 61
+due = [checkpoints.due(step) for step in (1, 2)]
+checkpoints.save(2, {"weights": torch.ones(1000)})
+checkpoints.wait()
+if dist.get_rank() == 0:
+    values = due, checkpoints.interval_s(), checkpoints._stall_s, checkpoints._write_s
+    print("TOLD " + json.dumps([*values, os.environ.get("GIPFEL_FAILURE_S", "")]), flush=True)
+checkpoints.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("source", ["vettings", "site", "neither"])
+def test_checkpoints_are_as_far_apart_as_the_failure_rate_of_vettings_or_the_site_says(
+    tmp_path: Path, source: str
+) -> None:
+    (tmp_path / "train.py").write_text(_TRAINING)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path),
+        "GIPFEL_SCHEDULER": "local", "GIPFEL_RUNS": str(tmp_path / "runs"),
+        "GIPFEL_VETTING_HISTORY": str(tmp_path / "vetting"),
+    }  # fmt: skip
+    ranks, gpu_s = 2, 3600.0 * Settings().gpu_hours_per_failure
+    expected = gpu_s / ranks
+    if source != "neither":
+        environment["GIPFEL_NODE_FAILURE_S"], expected = "7000000", 7e6
+    kept = str(tmp_path / "kept")
+    spec = LaunchSpec(target="train.py", launcher="torchrun", gpus_per_node=ranks, checkpoint=kept)
+    if source == "vettings":
+        day_ns = 86_400 * 10**9
+        for day, failed in ((0, ""), (10, "n1")):
+            at = time.time_ns() - (20 - day) * day_ns
+            entry = HistoryEntry(node="n1", check="c", type="gemm", scope=Scope.NODE, verdict=Verdict.FAIL)
+            History(tmp_path / "vetting", "local").store(
+                VettingRecord(cluster="local", protocol="quick", started_ns=at, ended_ns=at, complete=True,
+                              vetted=() if failed else ("n1",), entries=(entry,) * bool(failed))
+            )  # fmt: skip
+        # One failure in 10 node days corrects the site's number.
+        expected = (10 * 86_400 + expected / 2) / 1.5
+    started = launch(spec, environment, directory=tmp_path)
+    assert isinstance(started, Launch)
+    assert started.wait(120) == 0, started.state
+    (told,) = (json.loads(line.text[5:]) for line in started.logs().lines if line.text.startswith("TOLD "))
+    due, interval_s, stall_s, write_s, failure_s = told
+    assert due == [False, True]
+    assert failure_s == ("" if source == "neither" else f"{expected:.0f}")
+    # The training's own history has no failure and a few seconds, which add half a failure's weight.
+    assert interval_s == pytest.approx(max(daly(stall_s, expected), 2 * write_s), rel=0.001)
+    assert interval_s > 2 * write_s

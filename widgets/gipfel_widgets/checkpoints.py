@@ -93,7 +93,8 @@ class Checkpoints:
         Bytes per second at which a node copies a rank's files from `local`; 0 for no limit.
     failure_s
         Expected seconds between failures of the job; by default ``$GIPFEL_FAILURE_S``, which a launch sets
-        from your vettings of its nodes, else the rate published for Llama 3, scaled to this number of GPUs.
+        from your vettings of its nodes and the site's ``$GIPFEL_NODE_FAILURE_S``, else the rate published for
+        Llama 3, scaled to this number of GPUs.
         Failures in the history of the directory then correct it.
     on_phase
         Called in the writing thread with a phase and a step, for example to log progress.

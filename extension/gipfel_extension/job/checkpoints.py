@@ -31,7 +31,7 @@ from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked, with_time_range
 from ..telemetry.files import read_json
 from ..telemetry.sample import SourceError
-from ..vetting.history.queries import known_failures
+from ..vetting.history.queries import known_failures, site_failure_s
 from .run_roles import samples_of_run
 
 #: Variable with the site's command that prints the storage quota of the user who runs it.
@@ -238,11 +238,14 @@ def _failure_s(directories: Sequence[Path], ranks: int, record: Mapping[str, Any
     """Return the expected seconds between failures of a job, and the source of this number for people."""
     default_s = 3600.0 * Settings().gpu_hours_per_failure / ranks
     failure_s, source = default_s, f"default: one in {Settings().gpu_hours_per_failure:,.0f} GPU hours"
-    nodes, cluster = record.get("nodes"), record.get("cluster")
+    nodes, cluster, site_s = record.get("nodes"), record.get("cluster"), site_failure_s(os.environ)
     if isinstance(nodes, list) and nodes and isinstance(cluster, str):
+        if site_s:
+            failure_s = site_s / len(nodes)
+            source = f"your site: one in {site_s / _DAY_S:.3g} node days"
         known = known_failures(cluster, os.environ)
         if known.node_s > 0:
-            failure_s = known.between_s(default_s * len(nodes)) / len(nodes)
+            failure_s = known.between_s(failure_s * len(nodes)) / len(nodes)
             days, times = known.node_s / _DAY_S, "failure" if known.failures == 1 else "failures"
             source = f"your vettings: {known.failures} {times} in {days:.3g} node days; {source}"
     # Failures of this training itself count too: they are combined with the expected rate.

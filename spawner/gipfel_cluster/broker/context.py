@@ -25,14 +25,21 @@ _JOB_PREFIXES = (
     "CUDA_VISIBLE_DEVICES",
 )
 #: Variables that a new job gets although their names begin with one of these prefixes, because they hold for
-#: all jobs of a user: Slurm's configuration, the site's policy on images, and where runs are stored and
-#: tracked.
+#: all jobs of a user: Slurm's configuration, the site's policy on images, where runs and vettings are stored
+#: and tracked, how often nodes fail, and the directories of storage classes.
 _EXCEPTIONS = (
     *SLURM_VARIABLES,
     *SECURITY_VARIABLES,
     "GIPFEL_RUNS",
     "GIPFEL_TRACK_TO",
     "GIPFEL_TRACK_TOKEN_FILE",
+    "GIPFEL_VETTING_HISTORY",
+    "GIPFEL_NODE_FAILURE_S",
+    "GIPFEL_STORAGE",
+    "GIPFEL_STORAGE_FAST",
+    "GIPFEL_STORAGE_SHARED",
+    "GIPFEL_STORAGE_KEEP",
+    "GIPFEL_STORAGE_QUOTA",
 )
 # Mounting one of these directories into a container would hide the image's own.
 _SYSTEM_DIRECTORIES = frozenset(

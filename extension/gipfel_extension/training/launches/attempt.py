@@ -197,13 +197,16 @@ class RunningAttempt:
         write_atomically(Path(self._plan.host_folder, ATTEMPT_FILE), json.dumps(content))
 
     def _failure_s(self) -> float:
-        """Return the expected seconds between node failures, from the user's vettings; 0 if unknown."""
+        """Return the job's expected seconds between failures, from vettings and the site; 0 if unknown."""
         plan, nodes = self._plan, len(self._attempt.nodes)
         if not plan.checkpoint:
             return 0.0
         from ...saturation.settings import Settings  # noqa: PLC0415 - most launches do not need them
-        from ...vetting.history.queries import known_failures  # noqa: PLC0415
+        from ...vetting.history.queries import known_failures, site_failure_s  # noqa: PLC0415
 
-        known = known_failures(plan.spec.cluster, self._environment)
+        known, site_s = (
+            known_failures(plan.cluster, self._environment),
+            site_failure_s(self._environment),
+        )
         default_s = 3600.0 * Settings().gpu_hours_per_failure / max(1, self._attempt.ranks_per_node)
-        return known.between_s(default_s) / nodes if known.node_s > 0 else 0.0
+        return known.between_s(site_s or default_s) / nodes if known.node_s > 0 or site_s else 0.0

@@ -4,6 +4,7 @@ Nodes are excluded for a limited time, for one check or for all, with a reason. 
 functions of records that `store.History` has read.
 """
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ from ...telemetry.files import read_regular
 from ..model import CheckResult, Owner, Severity, Verdict
 from .store import BEFORE_HISTORY, History, HistoryContent, HistoryEntry, history_root, locked
 
+#: Variable with the site's expected seconds between failures of a node, such as a year, 31536000.
+SITE_FAILURE_VARIABLE = "GIPFEL_NODE_FAILURE_S"
 _MAX_EXCLUSIONS = 4096
 _MAX_BYTES = 16 << 20
 
@@ -248,6 +251,15 @@ class FailureRate(Frozen):
         T / k after many. Source: Jeffreys' prior of a Poisson rate, scaled to the mean 1/M.
         """
         return (self.node_s + expected_s / 2) / (self.failures + 0.5)
+
+
+def site_failure_s(environment: Mapping[str, str]) -> float:
+    """Return the site's expected seconds between failures of a node; 0 if it has set none."""
+    try:
+        seconds = float(environment.get(SITE_FAILURE_VARIABLE, "") or 0)
+    except ValueError:
+        return 0.0
+    return seconds if 0 < seconds < math.inf else 0.0
 
 
 def known_failures(cluster: str, environment: Mapping[str, str]) -> FailureRate:
