@@ -5,7 +5,7 @@ rank. In turns a checkpoint is written by ``torch.save`` while training stands s
 over a directory of the node at a limited rate; training continues until it is complete. Rows: seconds lost
 for each checkpoint, as a share of ``STEPS`` usual steps, beside the share of ``torch.save``; and the cost
 that the steps of the recorded run show beside the ranks' own timers (the larger over the smaller).
-``build/checkpoint-dips.png`` shows it.
+``build/checkpoint-dips.png`` shows it; README's gallery has one.
 """
 
 import json
@@ -14,8 +14,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from gipfel_extension.job.checkpoints import CheckpointReport, checkpoint_figure, read_checkpoints
+from gipfel_extension.telemetry.figures.image import static_image
+
+#: Seconds lost and usual seconds of a step, for each checkpoint of each kind.
+Timers = dict[str, list[tuple[float, float]]]
 
 ROUNDS, STEPS = 5, 120
 KINDS = ("torch.save", "asynchronous", "staggered")
@@ -31,33 +38,65 @@ def main(megabytes: int) -> int:
     where = os.environ.get("GIPFEL_BENCH_DIR")
     with tempfile.TemporaryDirectory(prefix="gipfel-bench-", dir=where) as name:
         folder = Path(name)
-        ranks = []
-        for rank in range(_WORLD):
-            process = os.fork()
-            if not process:
-                code = 1
-                try:
-                    _train(folder, rank, megabytes)
-                    code = 0
-                finally:
-                    os._exit(code)
-            ranks.append(process)
-        statuses = [os.waitpid(each, 0)[1] for each in ranks]
-        if any(statuses):
-            return 1
-        rows = _rows(folder)
+        timers = train(folder, megabytes, ROUNDS, STEPS, _DEVICE_S)
+        rows = _rows(folder, timers)
     for row in rows:
         print(json.dumps(row))
     return 0 if all(row["holds"] for row in rows) else 1
 
 
-def _train(folder: Path, rank: int, megabytes: int) -> None:
-    """Train one rank, log its steps as a run's ranks do, and write what its own timers say."""
+def train(folder: Path, megabytes: int, rounds: int, steps: int, device_s: float) -> list[Timers]:
+    """Train two ranks, whose run and checkpoints are in `folder`; return what the ranks' own timers say.
+
+    Parameters
+    ----------
+    megabytes
+        Size of each rank's part of a checkpoint.
+    rounds
+        Checkpoints of each kind, after one for warming up.
+    steps
+        Steps from one checkpoint to the next.
+    device_s
+        Seconds that a step waits for the device.
+    """
+    ranks = []
+    for rank in range(_WORLD):
+        process = os.fork()
+        if not process:
+            code = 1
+            try:
+                _train(folder, rank, megabytes, rounds, steps, device_s)
+                code = 0
+            finally:
+                os._exit(code)
+        ranks.append(process)
+    if any(os.waitpid(each, 0)[1] for each in ranks):
+        raise SystemExit("A rank has failed.")
+    return [json.loads((folder / f"timers-{rank}.json").read_text()) for rank in range(_WORLD)]
+
+
+def costs(folder: Path, timers: Sequence[Timers]) -> tuple[CheckpointReport, float, float]:
+    """Return the report on the recorded run, and the cost of all checkpoints there and by the ranks' timers.
+
+    The costs are in seconds.
+    """
+    report = read_checkpoints([folder / "asynchronous", folder / "staggered"], folder)
+    if report.cost is None:
+        raise SystemExit(f"The run has no cost: {report.notes}")
+    own = statistics.mean(sum(cost for kind in KINDS for cost, _ in timer[kind]) for timer in timers)
+    # No samples were recorded, so what torch.save took is among the checkpoints or evaluations.
+    return report, report.cost.cost_s + report.cost.regular_s, own
+
+
+def _train(folder: Path, rank: int, megabytes: int, rounds: int, steps: int, device_s: float) -> None:
+    """Train one rank, log its steps with ``gipfel_widgets.log``, and write what its own timers say."""
     import torch  # noqa: PLC0415 - after the fork
     import torch.distributed as dist  # noqa: PLC0415
 
+    from gipfel_widgets import log  # noqa: PLC0415
     from gipfel_widgets.checkpoints import Checkpoints  # noqa: PLC0415
 
+    os.environ.update(GIPFEL_RUN=os.fspath(folder), RANK=str(rank), GIPFEL_NODE="node-1")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=_WORLD)
     state = {f"layer-{each}": torch.randn(megabytes * 1_000_000 // 4 // 8) for each in range(8)}
@@ -71,16 +110,15 @@ def _train(folder: Path, rank: int, megabytes: int) -> None:
     }
     #: Whether a rank still writes, added up over the ranks in each step, so that all take as many.
     writes = torch.zeros(1)
-    logged: list[str] = []
-    lost: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    lost: Timers = {kind: [] for kind in KINDS}
     step = 0
-    for _ in range(ROUNDS + 1):
+    for _ in range(rounds + 1):
         for kind in KINDS:
             stall, quiet, busy, place, saving = 0.0, list[float](), list[float](), 0, False
-            while place < STEPS or saving:
+            while place < steps or saving:
                 step += 1
                 began = time.perf_counter()
-                if place == STEPS // 4:
+                if place == steps // 4:
                     if kind == "torch.save":
                         _torch_save(folder / f"peer-{rank}.pt", state)
                         dist.barrier()
@@ -88,7 +126,7 @@ def _train(folder: Path, rank: int, megabytes: int) -> None:
                     else:
                         stall = kept[kind].save(step, state)
                 after = time.perf_counter()
-                time.sleep(_DEVICE_S)
+                time.sleep(device_s)
                 future = kept[kind]._saving if kind in kept else None
                 writes.fill_(float(future is not None and not future.done()))
                 dist.all_reduce(writes)
@@ -96,15 +134,11 @@ def _train(folder: Path, rank: int, megabytes: int) -> None:
                 saving = bool(writes.item())
                 (busy if saving else quiet).append(took - after)
                 place += 1
-                values = {"step": step, "step_s": took - began}
-                line = {"time_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns(), "node": "n1"}
-                logged.append(json.dumps(line | {"rank": rank, "values": values}))
+                log(step=step, step_s=took - began)
             usual = statistics.median(quiet)
             lost[kind].append((stall + sum(busy) - len(busy) * usual, usual))
     for each in kept.values():
         each.close()
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write("\n".join(logged) + "\n")
     (folder / f"timers-{rank}.json").write_text(json.dumps(lost))
 
 
@@ -118,12 +152,8 @@ def _torch_save(path: Path, state: dict[str, Any]) -> None:
     path.with_suffix(".new").replace(path)
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def _rows(folder: Path, timers: Sequence[Timers]) -> list[dict[str, Any]]:
     """Compare the ranks' timers with what the recorded steps say, and draw these."""
-    from gipfel_extension.job.checkpoints import checkpoint_figure, read_checkpoints  # noqa: PLC0415
-    from gipfel_extension.telemetry.figures.image import static_image  # noqa: PLC0415
-
-    timers = [json.loads((folder / f"timers-{rank}.json").read_text()) for rank in range(_WORLD)]
     shares = {}
     for kind in KINDS:
         # The first one is for warming up.
@@ -137,15 +167,12 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
         }
         for kind in KINDS[1:]
     ]  # fmt: skip
-    report = read_checkpoints([folder / "asynchronous", folder / "staggered"], folder)
+    report, found, own = costs(folder, timers)
     figure = checkpoint_figure(report)
-    if report.cost is None or figure is None:
-        raise SystemExit(f"The run has no cost: {report.notes}")
+    assert report.cost is not None
+    assert figure is not None
     _IMAGE.parent.mkdir(exist_ok=True)
     _IMAGE.write_bytes(static_image(figure, width=1200))
-    own = statistics.mean(sum(cost for kind in KINDS for cost, _ in timer[kind]) for timer in timers)
-    # No samples were recorded, so what torch.save took is among the checkpoints or evaluations.
-    found = report.cost.cost_s + report.cost.regular_s
     ratio = max(found / own, own / found)
     print("\n".join(report.cost.sentences()), file=sys.stderr)
     return [
