@@ -1,6 +1,8 @@
 """Energy of a recording: counters before power, none where nothing was measured, CO2 only with a factor."""
 
+import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from nvml_fake import FakeNvml, SetClock
 from saturation_tables import gpu, host, table
 
+from gipfel_extension.job.month_energy import energy_sections
 from gipfel_extension.telemetry.energy import CO2_VARIABLE, energy_of
 from gipfel_extension.telemetry.sources.counters import HostEnergy
 from gipfel_extension.telemetry.sources.host import HostSource
@@ -49,6 +52,28 @@ def test_a_driver_that_was_loaded_again_takes_nothing_away():
     assert energy_of(table({gpu(): {"TOTAL_ENERGY": joules}}, length=60)).gpu_wh == pytest.approx(
         300 * 58 / 3600
     )
+
+
+def test_the_months_energy_is_that_of_its_runs(tmp_path):
+    now = datetime(2026, 11, 28, 12, tzinfo=UTC)
+    environment = {"GIPFEL_RUNS": str(tmp_path)}
+    assert list(energy_sections(environment, now)) == []
+    for number, (started, score) in enumerate(
+        [
+            ("2026-11-02T10:00:00+00:00", '{"energy": {"total_wh": 1500}}'),
+            ("2026-11-01T00:00:00+00:00", '{"energy": {"total_wh": 250.5}}'),
+            ("2026-10-31T23:59:59+00:00", '{"energy": {"total_wh": 9000}}'),
+            ("2026-11-05T10:00:00+00:00", "{}"),
+            ("yesterday", '{"energy": {"total_wh": 9000}}'),
+            ("2026-11-05T10:00:00+00:00", '["energy"]'),
+        ]
+    ):
+        run = tmp_path / f"alps-{number}"
+        run.mkdir()
+        (run / "record.json").write_text(json.dumps({"started": started}))
+        (run / "score.json").write_text(score)
+    (section,) = energy_sections(environment, now)
+    assert section.title == "Energy this month: 1.75 kWh, measured in 2 runs"
 
 
 def test_what_was_not_measured_has_no_energy():

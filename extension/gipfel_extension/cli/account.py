@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,20 +71,23 @@ def quota(*, as_json: bool) -> int:
 
     Limits are those of your accounts, the accounts above them, and their QoS. A job that exceeds one of them
     is accepted by Slurm and never starts; the hub's form refuses it. Waits are those of your jobs of the last
-    90 days, by partition and number of GPUs. Where the site's command for storage is in
-    $GIPFEL_STORAGE_QUOTA, its output comes last.
+    90 days, by partition and number of GPUs. The energy of this month is that of your recorded runs. Where
+    the site's command for storage is in $GIPFEL_STORAGE_QUOTA, its output comes last.
 
     Exit status: 0; 1 if the scheduler does not answer.
     """
     from gipfel_cluster.scheduler.machine import run_sync  # noqa: PLC0415 - pydantic
     from gipfel_cluster.workloads.submission import own_quota  # noqa: PLC0415
 
+    from ..job.month_energy import energy_sections  # noqa: PLC0415
+
     found, storage = run_sync(own_quota(os.environ)), _storage()
+    energy = [each.title for each in energy_sections(os.environ, datetime.now().astimezone())]
     if as_json:
         document = None if found is None else found.model_dump(mode="json")
-        click.echo(json.dumps({"scheduler": document, "storage": storage}))
+        click.echo(json.dumps({"scheduler": document, "energy": "".join(energy), "storage": storage}))
         return 0
-    click.echo("\n".join(_lines(found)))
+    click.echo("\n".join([*_lines(found), *energy]))
     if storage:
         click.echo(f"\nSTORAGE\n{storage}")
     return 0
