@@ -521,10 +521,15 @@ export interface IKnob {
   readonly link: string;
 }
 
-/** One piece of advice; `loss` is the loss that it lowers, empty if it is about none or several. */
+/**
+ * One piece of advice. `loss` is the loss that it lowers, empty if it is about none or several; `points` is
+ * the points that the job lost to it. `alternative` is true if other advice for the same loss precedes it.
+ */
 export interface IAdvice {
   readonly rule: string;
   readonly loss?: string;
+  readonly points?: number;
+  readonly alternative?: boolean;
   readonly sentence: string;
   readonly action: string;
   readonly gain: number;

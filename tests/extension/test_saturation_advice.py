@@ -1,5 +1,6 @@
 """Advice: each rule finds its own pattern, shows it, and is silent without it."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -186,6 +187,7 @@ def test_what_no_rule_may_speak_about_is_told_as_a_loss():
     full, length = stretched(SPEAKS["activation-checkpointing"])
     own = found(full, length, Workload(kind="inference"))
     assert "GPU 0 lost" in own["unaddressed-occupancy"].sentence
+    assert own["unaddressed-occupancy"].action.startswith("No safe remedy known")
 
 
 def test_the_gain_is_a_computed_range_of_speed_too():
@@ -326,13 +328,53 @@ def test_unknown_memory_gives_no_advice_on_the_batch():
     assert not {"batch-size", "activation-checkpointing"} & set(silent)
 
 
-def test_the_greatest_gain_comes_first():
-    given = table(
-        {gpu(): busy(tensor=0.05, dram=0.05, active=0.1, FB_USED=1e9, FB_TOTAL=80e9)}, length=LENGTH
-    )
-    gains = [advice.gain for advice in advise(given, score_table(given))]
-    assert gains == sorted(gains, reverse=True)
-    assert len(gains) >= 2
+@pytest.mark.parametrize("rule", [*SPEAKS, "demo"])
+def test_each_loss_of_five_points_has_one_sentence_in_the_order_of_the_losses(rule):
+    if rule == "demo":
+        given = simulated(180)
+    else:
+        series, length = stretched(SPEAKS[rule])
+        given = table(series, length=length)
+    job = score_table(given)
+    advice = advise(given, job)
+    sentences = [each for each in advice if not each.alternative]
+    named = [each.loss for each in sentences if each.loss]
+    assert job.total is not None
+    large = {name: points for name, points in job.total.losses.items() if round(points) >= 5}
+    assert len(named) == len(set(named))
+    assert set(large) <= set(named)
+    points = [each.points for each in sentences]
+    assert points == sorted(points, reverse=True)
+    assert [each for each in named if each in large] == sorted(large, key=lambda name: -large[name])
+    # What follows a sentence is about the same loss and gains no more.
+    for first, second in itertools.pairwise(advice):
+        assert not second.alternative or (second.loss == first.loss and second.gain <= first.gain)
+
+
+def test_a_loss_that_is_small_in_each_sample_has_its_sentence_too():
+    steady = busy(tensor=0.92, dram=0.3, active=0.92)
+    given = table({gpu(): steady}, length=LENGTH)
+    job = score_table(given)
+    assert job.total is not None
+    (loss,) = [name for name, points in job.total.losses.items() if points >= 5]
+    assert [each.loss for each in advise(given, job) if each.loss] == [loss]
+
+
+def test_remedies_of_one_loss_follow_its_sentence():
+    advice = advise(given := table(SPEAKS["cuda-graphs"], length=LENGTH), score_table(given))
+    assert [(each.rule, each.alternative) for each in advice if each.loss == "launch"] == [
+        ("cuda-graphs", False),
+        ("compile", True),
+    ]
+
+
+def test_advice_about_one_pattern_names_all_gpus_that_show_it():
+    slow = busy(tensor=0.9, active=1.0, CLOCKS_EVENT_REASONS=64.0, GPU_TEMP=91.0, SM_CLOCK=990.0)
+    own = found({gpu(i): slow for i in range(4)})["capping"]
+    assert own.sentence.startswith("Heat or the hardware kept the clocks of all GPUs at 50 % of the maximum")
+    own = found({gpu(i): WELL if i else busy(tensor=0.0, PIPE_FP32_ACTIVE=0.7) for i in range(4)})
+    assert own["half-precision"].sentence.startswith("GPU 0 computed in FP32")
+    assert own["quarter-precision"].sentence.startswith("The tensor pipes of GPUs 1, 2 and 3 were near")
 
 
 def test_full_memory_and_free_memory_get_different_advice():

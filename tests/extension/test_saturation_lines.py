@@ -74,3 +74,7 @@ def test_a_gain_is_said_as_the_range_that_panel_and_report_show():
     text = " ".join(said.split())
     assert f"what delivers them. (+{workers.gain_least:.0f} to +{workers.gain:.0f} points (" in text
     assert all(each.gain_text in text for each in advice)
+    assert all(
+        (f"Or: {each.action}" in text) == each.alternative and (each.sentence in text) != each.alternative
+        for each in advice
+    )

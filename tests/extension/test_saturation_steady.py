@@ -2,6 +2,7 @@
 
 import logging
 import queue
+from typing import Any
 
 import pytest
 from saturation_tables import busy, gpu, table
@@ -12,8 +13,8 @@ from gipfel_extension.server.analysis import SaturationAnalysis
 from gipfel_extension.telemetry.sample import SampleTable
 
 
-def advice(rule: str, gain: float = 10.0, sentence: str = "") -> Advice:
-    return Advice(rule, sentence, "", gain, "", Knob("", ""), ())
+def advice(rule: str, gain: float = 10.0, sentence: str = "", **more: Any) -> Advice:
+    return Advice(rule, sentence, "", gain, "", Knob("", ""), (), **more)
 
 
 def shown_over(found: dict[float, list[Advice]], hold_s: float = 60.0) -> dict[float, list[str]]:
@@ -55,12 +56,41 @@ def test_what_comes_and_goes_does_not_flicker():
     assert all(rules == ["a"] for now, rules in shown_over(held).items() if now >= 60)
 
 
-def test_it_has_its_newest_words_and_the_greatest_gain_comes_first():
-    history, _ = debounce({}, [advice("a", sentence="old"), advice("b", 20.0)], 0)
-    history, now = debounce(history, [advice("a", sentence="new"), advice("b", 20.0)], 60)
+def test_it_has_its_newest_words_and_the_largest_loss_comes_first():
+    def of(points: float, sentence: str) -> Advice:
+        return advice("a", 5.0, sentence, loss="input", points=points)
+
+    other = advice("b", 20.0, loss="idle", points=20.0)
+    history, _ = debounce({}, [of(10.0, "old"), other], 0)
+    history, now = debounce(history, [of(10.0, "new"), other], 60)
     assert [(each.rule, each.sentence) for each in now] == [("b", ""), ("a", "new")]
-    history, now = debounce(history, [advice("a", 30.0, "newer")], 65)
+    history, now = debounce(history, [of(30.0, "newer")], 65)
     assert [(each.rule, each.sentence) for each in now] == [("a", "newer"), ("b", "")]
+
+
+def test_the_gpus_that_a_sentence_names_change_at_most_once_a_minute():
+    """The clock is the argument: every 10 s the rule finds other GPUs than before."""
+    history, seen = {}, {}
+    for now in range(0, 400, 10):
+        gpus = ("0",) if now % 20 else ("0", "1")
+        found = advice("a", sentence=f"{gpus} at {now}", loss="input", points=float(now), gpus=gpus)
+        history, shown = debounce(history, [found], now)
+        for each in shown:
+            seen[now] = each
+    changes = [now for now in seen if now > 60 and seen[now].gpus != seen[now - 10].gpus]
+    assert changes
+    assert all(second - first >= 60 for first, second in zip([60, *changes], changes, strict=False))
+    # Its place among the losses is always the newest one, and so is its text for the same GPUs.
+    assert [each.points for each in seen.values()] == [float(now) for now in seen]
+    assert seen[80].sentence.endswith("at 80")
+
+
+def test_a_loss_keeps_one_sentence_while_rules_take_turns():
+    named = advice("compile", 9.0, loss="launch", points=9.0)
+    unknown = advice("unaddressed-launch", 0.0, loss="launch", points=9.0)
+    seen = shown_over({now: [named if now % 20 else unknown] for now in range(0, 400, 10)})
+    assert all(len(rules) == 1 for now, rules in seen.items() if now >= 60)
+    assert not any(rules for now, rules in seen.items() if now < 60)
 
 
 def test_without_a_hold_everything_is_shown_at_once():

@@ -132,7 +132,7 @@ class Explanation:
 
     @property
     def next_steps(self) -> FactTable:
-        """Advice, the largest gain first."""
+        """Advice, that for the largest loss first."""
         rows = [(each.action, each.gain_text, each.knob.name) for each in self.scored.advice]
         failed = [each for each in self.launches if each.state.outcome in {"failed", "lost", "timeout"}]
         rows[:0] = [

@@ -148,10 +148,16 @@ class Knob(ResponseModel):
 
 
 class Advice(ResponseModel):
-    """One piece of advice; ``loss`` is the loss that it lowers, empty if it is about none or several."""
+    """One piece of advice.
+
+    ``loss`` is the loss that it lowers, empty if it is about none or several; ``points`` is the points that
+    the job lost to it. ``alternative`` is true if other advice for the same loss precedes it.
+    """
 
     rule: str
     loss: str = ""
+    points: float = 0.0
+    alternative: bool = False
     sentence: str
     action: str
     gain: float

@@ -133,6 +133,24 @@ describe('the views of saturation', () => {
     expect(of()).not.toContain('<button');
   });
 
+  it('have one item for each loss, with other remedies below it, and hide no loss of five points', () => {
+    const of = (rule: string, points: number, alternative = false): IScore['advice'][number] => ({
+      ...score.advice[0]!,
+      rule,
+      points,
+      alternative,
+      sentence: `Sentence of ${rule}.`,
+      action: `Do ${rule}.`
+    });
+    const advice = [of('a', 20), of('b', 20, true), of('c', 9), of('d', 8), of('e', 5), of('f', 3)];
+    const text = renderToStaticMarkup(<AdviceList advice={advice} since={[]} trans={ENGLISH} />);
+    expect(text.match(/<li>/g)).toHaveLength(4);
+    expect(text).toContain('Sentence of e.');
+    expect(text).not.toContain('Sentence of b.');
+    expect(text).toContain('Or: Do b.');
+    expect(text).toContain('1 more');
+  });
+
   it('begin with the largest loss and its remedy', () => {
     const html = (given: Partial<IScore>): string =>
       renderToStaticMarkup(<Score score={{ ...score, ...given }} trans={ENGLISH} />).replace(/<[^>]*>/g, ' ');

@@ -1,10 +1,11 @@
 """Advice: rules that are applied to a scored job; a rule gives advice only with evidence in the samples.
 
-In live views, advice appears only after its evidence has been present for a minute, and disappears only after
-it has been absent for a minute.
+Each loss of at least five points has one sentence, with its remedies; the largest loss comes first. In live
+views, a sentence appears only after its evidence has been present for a minute, disappears only after it has
+been absent for a minute, and names the same GPUs for at least a minute.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...telemetry.sample import SampleTable
@@ -69,10 +70,11 @@ def advise(
     workload: Workload | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> tuple[Advice, ...]:
-    """Return the advice of the rules for a scored table, the greatest gain first.
+    """Return the advice of the rules for a scored table, that for the largest loss first.
 
     A loss of at least five points for which no rule gave advice is reported too, with a tool that shows its
-    cause.
+    cause. Of several rules for one loss, that with the greatest gain comes first, and the others are
+    alternatives to it.
 
     Parameters
     ----------
@@ -85,7 +87,16 @@ def advise(
     context = AdviceContext(table, job, settings or Settings())
     found = list(_advice_of_rules(context, workload or Workload(), rules))
     found += unaddressed_losses(context, {each.loss for each in found})
-    return tuple(sorted(found, key=lambda advice: -advice.gain))
+    return _by_loss([replace(each, points=context.loss(each.loss)) if each.loss else each for each in found])
+
+
+def _by_loss(found: Iterable[Advice]) -> tuple[Advice, ...]:
+    """Return advice in the order of the losses; after that for losses, advice that only saves time."""
+    groups: dict[str, list[Advice]] = {}
+    for each in sorted(found, key=lambda each: (-each.gain, not each.certain, -each.gain_least)):
+        groups.setdefault(each.loss or each.rule, []).append(each)
+    ordered = sorted(groups.values(), key=lambda group: (-group[0].points, -group[0].time_saved))
+    return tuple(replace(each, alternative=each is not group[0]) for group in ordered for each in group)
 
 
 def _advice_of_rules(context: AdviceContext, work: Workload, rules: Sequence[Rule]) -> Iterator[Advice]:
@@ -108,28 +119,31 @@ HOLD_S = 60.0
 
 @dataclass(frozen=True)
 class TrackedAdvice:
-    """Newest advice of a rule.
+    """Advice for one loss, or of one rule that is about none.
 
-    `is_found` is True while the rule gives it; `since_s` is when that last changed, in monotonic seconds.
+    `is_found` is True while rules give advice; `since_s` is when that last changed, in monotonic seconds.
+    `named_since_s` is when the advice last changed to other rules or GPUs.
     """
 
-    advice: Advice
+    advice: tuple[Advice, ...]
     is_found: bool
     is_displayed: bool
     since_s: float
+    named_since_s: float
 
 
-#: Tracked advice by the name of its rule.
+#: Tracked advice by its loss, or by its rule if it is about none.
 History = Mapping[str, TrackedAdvice]
 
 
 def debounce(
     history: History, advice: Sequence[Advice], now_s: float, hold_s: float = HOLD_S
 ) -> tuple[History, tuple[Advice, ...]]:
-    """Return the next history, and the advice to show now, the greatest gain first.
+    """Return the next history, and the advice to show now, that for the largest loss first.
 
-    Shown advice that a rule still gives has the newest text; other shown advice keeps its last text until it
-    disappears.
+    Shown advice has the newest text as long as the same rules name the same GPUs. Other rules or GPUs replace
+    them after `hold_s`, so that a sentence changes its subject at most that often. Shown advice that is no
+    longer found keeps its last text until it disappears.
 
     Parameters
     ----------
@@ -140,39 +154,49 @@ def debounce(
     now_s
         Monotonic time in seconds.
     """
-    found = {each.rule: each for each in advice}
+    found = _grouped(advice)
     next_history = {}
-    for rule in dict.fromkeys((*history, *found)):
-        tracked = _next(history.get(rule), found.get(rule), now_s, hold_s)
+    for key in dict.fromkeys((*history, *found)):
+        tracked = _next(history.get(key), found.get(key, ()), now_s, hold_s)
         if tracked is not None:
-            next_history[rule] = tracked
-    shown = [each.advice for each in next_history.values() if each.is_displayed]
-    return next_history, tuple(sorted(shown, key=lambda each: -each.gain))
+            next_history[key] = tracked
+    shown = [each for tracked in next_history.values() if tracked.is_displayed for each in tracked.advice]
+    return next_history, _by_loss(shown)
+
+
+def _grouped(advice: Iterable[Advice]) -> dict[str, tuple[Advice, ...]]:
+    groups: dict[str, tuple[Advice, ...]] = {}
+    for each in advice:
+        key = each.loss or each.rule
+        groups[key] = (*groups.get(key, ()), each)
+    return groups
 
 
 def _next(
-    tracked: TrackedAdvice | None, advice: Advice | None, now_s: float, hold_s: float
+    tracked: TrackedAdvice | None, advice: tuple[Advice, ...], now_s: float, hold_s: float
 ) -> TrackedAdvice | None:
     if tracked is None:
-        return (
-            None
-            if advice is None
-            else TrackedAdvice(advice, is_found=True, is_displayed=hold_s <= 0, since_s=now_s)
-        )
-    changed = tracked.is_found != (advice is not None)
-    since_s = now_s if changed else tracked.since_s
+        return TrackedAdvice(advice, bool(advice), hold_s <= 0, now_s, now_s) if advice else None
+    since_s = tracked.since_s if tracked.is_found == bool(advice) else now_s
     lasted = now_s - since_s >= hold_s
-    if advice is not None:
-        return replace(
-            tracked,
-            advice=advice,
-            is_found=True,
-            is_displayed=tracked.is_displayed or lasted,
-            since_s=since_s,
+    if not advice:
+        return (
+            replace(tracked, is_found=False, since_s=since_s) if tracked.is_displayed and not lasted else None
         )
-    if not tracked.is_displayed or lasted:
-        return None
-    return replace(tracked, is_found=False, since_s=since_s)
+    if not tracked.is_displayed:
+        return TrackedAdvice(advice, is_found=True, is_displayed=lasted, since_s=since_s, named_since_s=now_s)
+    tracked = replace(tracked, is_found=True, since_s=since_s)
+    if _subject(advice) == _subject(tracked.advice):
+        return replace(tracked, advice=advice)
+    if now_s - tracked.named_since_s >= hold_s:
+        return replace(tracked, advice=advice, named_since_s=now_s)
+    points = advice[0].points
+    return replace(tracked, advice=tuple(replace(each, points=points) for each in tracked.advice))
+
+
+def _subject(advice: Iterable[Advice]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what identifies the sentences: the rules, and the GPUs that they name."""
+    return [(each.rule, each.gpus) for each in advice]
 
 
 class DebouncedAdvice:
@@ -212,8 +236,8 @@ class DebouncedAdvice:
             at_s, before_ns = now_s - self._hold_s, int(self._hold_s * 1e9)
             earlier = find(table.until(table.last_ns - before_ns)) if before_ns and table.last_ns else ()
             history = {
-                each.rule: TrackedAdvice(each, is_found=True, is_displayed=False, since_s=at_s)
-                for each in earlier
+                key: TrackedAdvice(each, is_found=True, is_displayed=False, since_s=at_s, named_since_s=at_s)
+                for key, each in _grouped(earlier).items()
             }
         self._histories[view], found = debounce(history, advice, now_s, self._hold_s)
         return found

@@ -112,7 +112,8 @@ class CheckpointInterval:
         )
         gain_text = gain_in_points(gain) if gain else "less work lost in a failure"
         evidence, text = (_evidence(context, writes),), self.applies.text
-        return Advice(self.name, sentence, action, gain, gain_text, self.knob, evidence, text)
+        loss = "checkpoint" if gain else ""
+        return Advice(self.name, sentence, action, gain, gain_text, self.knob, evidence, text, loss=loss)
 
 
 class AsynchronousCheckpoint(LossRule):

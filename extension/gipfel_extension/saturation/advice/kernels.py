@@ -1,11 +1,24 @@
 """Rules about kernels: launch overhead, clocks, occupancy, optimizers that move memory, precision."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
 from .losses import LossRule
-from .model import TRAINING, Advice, AdviceContext, Applicability, Evidence, Knob, time_saved_text, time_share
+from .model import (
+    TRAINING,
+    Advice,
+    AdviceContext,
+    Applicability,
+    Evidence,
+    Knob,
+    time_saved_text,
+    time_share,
+    uuids_of,
+)
 
 #: SM activity above which kernels fill the GPU, so that launch overhead is not the problem.
 _FILLED = 0.6
@@ -97,6 +110,7 @@ class Capping(LossRule):
         hot = f" at {heat:.0f} \u00b0C" if heat is not None else ""
         clock = 100 * float(np.mean(trace.levels.clock[self.where(context, trace) & trace.scored]))
         reasons = self._reasons(context, trace)
+        clocks = "clocks" if len(self.named_gpus(context)) > 1 else "clock"
         cause, action = (
             (
                 "Heat or the hardware",
@@ -111,8 +125,8 @@ class Capping(LossRule):
         )
         return (
             (
-                f"{cause} kept the clock of {context.name(trace.device)} at {clock:.0f} % of its maximum"
-                f"{hot}, which cost {self.percent_lost(trace):.0f} % of its time."
+                f"{cause} kept the {clocks} of {self.inner_names(context)} at {clock:.0f} % of the maximum"
+                f"{hot}, which cost {self.percent_lost(trace):.0f} % of the time."
             ),
             action,
         )
@@ -194,20 +208,44 @@ class ActivationCheckpointing(_Occupancy):
         )
 
 
-class _TimeRule:
+class _TimeRule(ABC):
     """Rule whose advice saves time, while the score stays or falls."""
 
     name: str
     knob: Knob
     applies: Applicability
 
-    def advice(self, sentence: str, action: str, saved: float, evidence: Evidence, note: str = "") -> Advice:
+    def advice(
+        self,
+        sentence: str,
+        action: str,
+        saved: float,
+        evidence: Evidence,
+        *,
+        gpus: Sequence[Trace],
+        note: str = "",
+    ) -> Advice:
         """Return the advice; ``saved`` is the share of the time that the same work takes less."""
-        gain = time_saved_text(saved) + note
-        applies = self.applies.text
         return Advice(
-            self.name, sentence, action, 0.0, gain, self.knob, (evidence,), applies, time_saved=saved
+            self.name,
+            sentence,
+            action,
+            0.0,
+            time_saved_text(saved) + note,
+            self.knob,
+            (evidence,),
+            self.applies.text,
+            time_saved=saved,
+            gpus=uuids_of(gpus),
         )
+
+    def _affected(self, context: AdviceContext) -> tuple[Trace, ...]:
+        """Return the GPUs that show the pattern for about the longest time."""
+        return context.alike_by(lambda trace: time_share(trace, self._where(context, trace)))
+
+    @abstractmethod
+    def _where(self, context: AdviceContext, trace: Trace) -> Flags:
+        """Return the samples that show the pattern."""
 
 
 class FusedOptimizer(_TimeRule):
@@ -225,12 +263,13 @@ class FusedOptimizer(_TimeRule):
         evidence = context.evidence(trace, where, ("DRAM_ACTIVE", "PIPE_TENSOR_ACTIVE"))
         if not 0.1 <= fraction <= 0.5 or evidence is None:
             return None
+        gpus = self._affected(context)
         sentence = (
-            f"For {100 * fraction:.0f} % of the time {context.name(trace.device)} only moved memory between "
-            "phases of matrix work."
+            f"For {100 * fraction:.0f} % of the time {context.names(gpus, inside=True)} only moved memory "
+            "between phases of matrix work."
         )
         action = "If that is the optimizer, use its fused form: steps become shorter at the same utilization."
-        return self.advice(sentence, action, fraction, evidence)
+        return self.advice(sentence, action, fraction, evidence, gpus=gpus)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
@@ -268,14 +307,15 @@ class HalfPrecision(_TimeRule):
         evidence = context.evidence(trace, where, ("PIPE_FP32_ACTIVE", "PIPE_TENSOR_ACTIVE"))
         if time_share(trace, where) < 0.33 or evidence is None:
             return None
+        gpus = self._affected(context)
         sentence = (
-            f"{context.name(trace.device)} computed in FP32 for {100 * time_share(trace, where):.0f} % "
-            "of the time, without its tensor pipes."
+            f"{context.names(gpus)} computed in FP32 for {100 * time_share(trace, where):.0f} % "
+            "of the time, without tensor pipes."
         )
         action = "Where matrices are multiplied, let autocast use bf16, or allow TF32."
         # Tensor pipes take a fraction of the time that FP32 pipes take for the same product.
         saved = time_share(trace, where)
-        return self.advice(sentence, action, saved, evidence, _SCORE_MAY_FALL)
+        return self.advice(sentence, action, saved, evidence, gpus=gpus, note=_SCORE_MAY_FALL)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples with FP32 busy, tensor pipes idle, and memory no busier than FP32."""
@@ -305,13 +345,14 @@ class QuarterPrecision(_TimeRule):
         evidence = context.evidence(trace, where, ("PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"))
         if time_share(trace, where) < 0.5 or evidence is None:
             return None
+        gpus = [each for each in self._affected(context) if self._has_fp8(context, each)]
         sentence = (
-            f"The tensor pipes of {context.name(trace.device)} were near their ceiling for "
+            f"The tensor pipes of {context.names(gpus, inside=True)} were near their ceiling for "
             f"{100 * time_share(trace, where):.0f} % of the time."
         )
         action = "Use FP8 if the model allows it: it does twice the work in the same time."
         saved = time_share(trace, where) / 2
-        return self.advice(sentence, action, saved, evidence, _SCORE_MAY_FALL)
+        return self.advice(sentence, action, saved, evidence, gpus=gpus, note=_SCORE_MAY_FALL)
 
     def _has_fp8(self, context: AdviceContext, trace: Trace) -> bool:
         models = {score.device.uuid: score.model for score in context.job.gpus}

@@ -1,7 +1,7 @@
 """Rules about losses: the base class of most rules, unused GPUs, and losses without a known remedy."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +9,17 @@ import numpy as np
 from ..levels import Flags, host_of
 from ..result import Trace
 from ..settings import LOSSES
-from .model import ANY, Advice, AdviceContext, Applicability, Evidence, Knob, at_least, gain_in_points
+from .model import (
+    ANY,
+    Advice,
+    AdviceContext,
+    Applicability,
+    Evidence,
+    Knob,
+    at_least,
+    gain_in_points,
+    uuids_of,
+)
 
 #: Metrics that show whether anything ran: evidence of every loss of time.
 RUNNING = ("GPU_UTIL", "GR_ENGINE_ACTIVE", "SM_ACTIVE")
@@ -53,7 +63,12 @@ class LossRule(ABC):
             self.applies.text,
             least,
             loss=self.loss,
+            gpus=uuids_of(self.named_gpus(context)),
         )
+
+    def named_gpus(self, context: AdviceContext) -> Sequence[Trace]:
+        """Return the GPUs that the sentence names: those that lost most to this cause."""
+        return context.alike(self.loss)
 
     def where(self, context: AdviceContext, trace: Trace) -> Flags:  # noqa: ARG002 - subclasses use it
         """Return the samples in which the loss is present."""
@@ -69,7 +84,11 @@ class LossRule(ABC):
 
     def affected_gpus(self, context: AdviceContext) -> str:
         """Return the GPUs that lost most to this cause, as the beginning of a sentence."""
-        return context.names(context.alike(self.loss))
+        return context.names(self.named_gpus(context))
+
+    def inner_names(self, context: AdviceContext) -> str:
+        """Return the GPUs that lost most to this cause, to follow other words of a sentence."""
+        return context.names(self.named_gpus(context), inside=True)
 
     @abstractmethod
     def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
@@ -122,11 +141,13 @@ class UnusedGpu:
             gain_in_points(gain),
             self.knob,
             tuple(evidence for evidence in evidence if evidence is not None),
+            loss="idle",
+            gpus=uuids_of(unused),
         )
 
 
-#: Points from which a loss is reported.
-_MIN_POINTS = 5.0
+#: Points, as the views show them, from which each loss has a sentence.
+_MIN_POINTS = 5
 
 _SYSTEMS = Knob("Nsight Systems", "https://docs.nvidia.com/nsight-systems/UserGuide/index.html")
 _COMPUTE = Knob("Nsight Compute", "https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html")
@@ -135,7 +156,7 @@ _COMPUTE = Knob("Nsight Compute", "https://docs.nvidia.com/nsight-compute/Profil
 _LOSS_TEXTS: Mapping[str, tuple[str, str, Knob]] = {
     "unexplained": (
         "No recorded metric shows why {who} lost {lost:.0f} % of the time",
-        "Profile a few steps to see which kernels run and what they wait for.",
+        "No safe remedy known: profile a few steps to see which kernels run and what they wait for.",
         _COMPUTE,
     ),
     "start_up": (
@@ -144,32 +165,34 @@ _LOSS_TEXTS: Mapping[str, tuple[str, str, Knob]] = {
         _SYSTEMS,
     ),
     "idle": (
-        "{who} and their hosts had nothing to do {lost:.0f} % of the time",
+        "{who} and the CPUs had nothing to do {lost:.0f} % of the time",
         "End the job when its work is done, or share the GPU.",
         _SYSTEMS,
     ),
 }
 _OTHER_LOSS = (
     "{who} lost {lost:.0f} % of the time to {loss}",
-    "These samples do not show a remedy. Profile a few steps.",
+    "No safe remedy known: profile a few steps.",
     _SYSTEMS,
 )
 
 
 def unaddressed_losses(context: AdviceContext, covered: Collection[str]) -> Iterator[Advice]:
     """Yield advice for each loss of at least five points that is not in ``covered``."""
+    points = context.job.total.integer_points if context.job.total else {}
     for loss in LOSSES:
-        if loss in covered or context.loss(loss) < _MIN_POINTS:
+        if loss in covered or points.get(loss, 0) < _MIN_POINTS:
             continue
         trace = context.worst(loss)
-        evidence = context.evidence(
-            trace, at_least(trace.losses[loss]), (*RUNNING, "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE")
-        )
+        where = at_least(trace.losses[loss]) & trace.scored
+        if not where.any():
+            # A loss may be small in each sample.
+            where = at_least(trace.losses[loss], float(trace.losses[loss][trace.scored].mean()))
+        evidence = context.evidence(trace, where, (*RUNNING, "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"))
         if evidence is not None:
             text, action, knob = _LOSS_TEXTS.get(loss, _OTHER_LOSS)
-            who = context.names(context.alike(loss))
-            if not text.startswith("{who}"):
-                who = who.replace("All GPUs", "all GPUs")
+            gpus = context.alike(loss)
+            who = context.names(gpus, inside=not text.startswith("{who}"))
             sentence = text.format(who=who, lost=context.loss(loss), loss=loss.replace("_", "-"))
             yield Advice(
                 f"unaddressed-{loss}",
@@ -180,4 +203,5 @@ def unaddressed_losses(context: AdviceContext, covered: Collection[str]) -> Iter
                 knob,
                 (evidence,),
                 loss=loss,
+                gpus=uuids_of(gpus),
             )

@@ -4,7 +4,7 @@
 rules read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -142,6 +142,12 @@ class Advice:
         The gain in words.
     loss
         The loss that following the advice reduces; empty if it reduces none or several.
+    gpus
+        UUIDs of the GPUs that the sentence names, by which `debounce` notices that it names others.
+    points
+        Points that the job lost to ``loss``.
+    alternative
+        True if other advice for the same loss comes first: only its action is shown.
     certain
         True if the launch shows that the advice applies; else the action begins with "If this is …".
     """
@@ -158,6 +164,9 @@ class Advice:
     time_saved: float = 0.0
     certain: bool = True
     loss: str = ""
+    gpus: tuple[str, ...] = ()
+    points: float = 0.0
+    alternative: bool = False
 
     @property
     def speedup(self) -> tuple[float, float] | None:
@@ -168,9 +177,10 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice for JSON."""
-        numbers = {name: round(getattr(self, name), 1) for name in ("gain", "gain_least")}
+        numbers = {name: round(getattr(self, name), 1) for name in ("gain", "gain_least", "points")}
         speedup = None if self.speedup is None else [round(each, 3) for each in self.speedup]
-        return {**asdict(self), **numbers, "time_saved": round(self.time_saved, 3), "speedup": speedup}
+        found = {**asdict(self), **numbers, "time_saved": round(self.time_saved, 3), "speedup": speedup}
+        return {key: value for key, value in found.items() if key != "gpus"}
 
 
 @dataclass(frozen=True)
@@ -220,13 +230,20 @@ class AdviceContext:
 
     def alike(self, name: str) -> tuple[Trace, ...]:
         """Return the GPUs that lost about as much to a cause as the most affected one (see `ALIKE`)."""
-        most = _mean(self.worst(name), self.worst(name).losses[name])
-        return tuple(t for t in self.scored if _mean(t, t.losses[name]) >= most - ALIKE)
+        return self.alike_by(lambda trace: _mean(trace, trace.losses[name]))
 
-    def names(self, traces: Sequence[Trace]) -> str:
-        """Return the names of several GPUs as one phrase: ``All GPUs`` or ``GPUs 2 and 3``."""
+    def alike_by(self, share: Callable[[Trace], float]) -> tuple[Trace, ...]:
+        """Return the GPUs whose share of the time is about the largest (see `ALIKE`)."""
+        shares = [share(trace) for trace in self.scored]
+        return tuple(t for t, own in zip(self.scored, shares, strict=True) if own >= max(shares) - ALIKE)
+
+    def names(self, traces: Sequence[Trace], *, inside: bool = False) -> str:
+        """Return the names of several GPUs as one phrase: ``All GPUs`` or ``GPUs 2 and 3``.
+
+        ``inside`` is True for a phrase that doesn't begin a sentence.
+        """
         if len(traces) == len(self.scored) > 1:
-            return "All GPUs"
+            return "all GPUs" if inside else "All GPUs"
         if len(traces) == 1 or len({trace.device.node for trace in traces}) > 1:
             names = [self.name(trace.device) for trace in traces[:_MAX_NAMED]]
         else:
@@ -284,6 +301,11 @@ def at_least(values: Floats, minimum: float = PRESENT) -> Flags:
     """Return a mask of the values that are at least `minimum`; False for missing values."""
     with np.errstate(invalid="ignore"):
         return np.asarray(values >= minimum, np.bool_)
+
+
+def uuids_of(traces: Sequence[Trace]) -> tuple[str, ...]:
+    """Return the UUIDs of several GPUs."""
+    return tuple(trace.device.uuid for trace in traces)
 
 
 def time_share(trace: Trace, mask: Flags) -> float:

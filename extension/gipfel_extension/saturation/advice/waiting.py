@@ -1,6 +1,7 @@
 """Rules about GPUs that wait: for input from the host, and for other GPUs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +10,17 @@ from ..levels import Flags, column, host_of
 from ..loss_breakdown import nearest_rows
 from ..result import Trace
 from .losses import RUNNING, LossRule
-from .model import ANY, Advice, AdviceContext, Applicability, Knob, at_least, gain_in_points, time_share
+from .model import (
+    ANY,
+    Advice,
+    AdviceContext,
+    Applicability,
+    Knob,
+    at_least,
+    gain_in_points,
+    time_share,
+    uuids_of,
+)
 
 #: CPU utilization of the job from which no cores are free for more workers.
 _FULL = 0.8
@@ -105,7 +116,7 @@ class PinnedMemory(LossRule):
         """Return the rate of the copies, and what to do."""
         rate = (self.mean(context, trace, "PCIE_RX_BYTES") or 0.0) / 1e9
         return (
-            f"While {context.name(trace.device)} waited for input, data came over PCIe at {rate:.1f} GB/s.",
+            f"While {self.inner_names(context)} waited for input, data came over PCIe at {rate:.1f} GB/s.",
             "Copy from pinned memory with non_blocking=True.",
         )
 
@@ -132,10 +143,7 @@ class VideoDecoder(LossRule):
         """Return the percentage of the time, and what to do."""
         lost = self.percent_lost_where(trace, self.where(context, trace))
         return (
-            (
-                f"The SMs of {context.name(trace.device)} waited {lost:.0f} % of the time "
-                "for its video decoders."
-            ),
+            (f"The SMs of {self.inner_names(context)} waited {lost:.0f} % of the time for video decoders."),
             "Decode smaller frames, spread videos over all decoders, or decode once and store the frames.",
         )
 
@@ -200,12 +208,23 @@ class Placement:
         gain = min(context.loss("communication", "idle", "launch"), 100.0 * time_share(trace, where))
         if time_share(trace, where) < 0.1 or evidence is None:
             return None
+        gpus = context.alike_by(lambda each: time_share(each, self._where(context, each)))
         sentence = (
-            f"For {100 * time_share(trace, where):.0f} % of the time {context.name(trace.device)} sent or "
-            "received over PCIe at more than half of its rate, while NVLink was idle."
+            f"For {100 * time_share(trace, where):.0f} % of the time {context.names(gpus, inside=True)} sent "
+            "or received over PCIe at more than half of its rate, while NVLink was idle."
         )
         action = "Place ranks that communicate on GPUs that NVLink connects; NCCL_DEBUG=INFO shows the path."
-        return Advice(self.name, sentence, action, gain, gain_in_points(gain), self.knob, (evidence,))
+        return Advice(
+            self.name,
+            sentence,
+            action,
+            gain,
+            gain_in_points(gain),
+            self.knob,
+            (evidence,),
+            loss=max(("communication", "idle", "launch"), key=context.loss),
+            gpus=uuids_of(gpus),
+        )
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:  # noqa: ARG002 - as in other rules
         links, length = trace.levels.links, len(trace.scored)
@@ -240,7 +259,9 @@ class SlowRank(LossRule):
         ahead = context.evidence(slow, self._ahead(context, slow), self.metrics)
         if ahead is None:
             return None
-        return Advice(**{**vars(advice), "evidence": (*advice.evidence, ahead)})
+        # The empty name separates GPUs that waited from those that worked.
+        gpus = (*advice.gpus, "", *uuids_of(self._working(context)))
+        return replace(advice, evidence=(*advice.evidence, ahead), gpus=gpus)
 
     def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
         """Return a sentence on which GPUs waited while which others worked, and one on what to do."""

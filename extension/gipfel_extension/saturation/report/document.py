@@ -252,12 +252,9 @@ def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
 def _advice_lines(
     job: JobScore, advice: Sequence[Advice], notes: Sequence[str], advice_effect: Sequence[str]
 ) -> Iterator[str]:
-    listed = ""
     for each in advice:
-        # Two rules may have the same sentence, which is printed once.
-        text = each.action if each.sentence == listed else f"{each.sentence} {each.action}"
-        yield from textwrap.wrap(f"⚑ {text} ({each.gain_text})", WIDTH, subsequent_indent="  ")
-        listed = each.sentence
+        text = f"  Or: {each.action}" if each.alternative else f"⚑ {each.sentence} {each.action}"
+        yield from textwrap.wrap(f"{text} ({each.gain_text})", WIDTH, subsequent_indent="  ")
     for sentence in advice_effect:
         yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
     bounds = None if job.total is None else (job.total.lower_bound, job.total.upper_bound)

@@ -169,17 +169,23 @@ def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes
     since = (content.document.get("advice_effect") or {}).get("lines", ())
     if not advice and not since:
         return
-    found = []
+    found: list[Html] = []
     for number, each in enumerate(advice):
         link = _link(each["knob"]["name"], each["knob"]["link"])
         action = tag("strong", each["action"])
-        text = tag("p", each["sentence"], " ", action, f" ({each['gain_text']}: ", link, ")")
+        is_alternative = bool(found) and each.get("alternative", False)
+        beginning = "Or:" if is_alternative else each["sentence"]
+        text = tag("p", beginning, " ", action, f" ({each['gain_text']}: ", link, ")")
         figures = (
             _figure(index, drawn, plotly, images)
             for index, drawn in enumerate(content.figures)
             if drawn.advice == number
         )
-        found.append(Html.of(text, *figures))
+        item = Html.of(text, *figures)
+        if is_alternative:
+            found[-1] = Html.of(found[-1], item)
+        else:
+            found.append(item)
     lines = (tag("p", line, class_="since") for line in since)
     yield _section("Advice", *lines, items(found, ordered=True), id="advice")
 
