@@ -608,9 +608,13 @@ export interface IRunEvent {
   readonly message: string;
 }
 
-/** A run of the user; `current` is true for the run of this server. */
+/**
+ * A run of the user; `current` is true for the run of this server. `display_name` is the name that the user
+ * gave it, empty if none.
+ */
 export interface IRunName {
   readonly run: string;
+  readonly display_name: string;
   readonly job_id: string;
   readonly cluster: string;
   readonly kind: string;

@@ -89,6 +89,10 @@ def test_runs_are_listed_and_this_one_is_named(recorded):
     assert status == 200
     (own,) = [run for run in answer["runs"] if run["current"]]
     assert own["run"].startswith("local-")
+    named = {"run": own["run"], "display_name": "train-7b"}
+    assert recorded.call("gipfel/runs/notes", "POST", named)[0] == 200
+    (own,) = [run for run in recorded.call("gipfel/runs")[1]["runs"] if run["current"]]
+    assert own["display_name"] == "train-7b"
 
 
 def test_a_run_is_compared_with_itself(recorded):

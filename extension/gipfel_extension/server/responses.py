@@ -245,9 +245,13 @@ class RunEvent(ResponseModel):
 
 
 class RunName(ResponseModel):
-    """A run of the user; ``current`` is true for the run of this server."""
+    """A run of the user; ``current`` is true for the run of this server.
+
+    ``display_name`` is the name that the user gave it, empty if none.
+    """
 
     run: str
+    display_name: str
     job_id: str
     cluster: str
     kind: str

@@ -16,6 +16,7 @@ from typing import Any
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import RunFolder, ScratchFolder, runs_root
 from gipfel_cluster.scheduler.machine import run_command
+from gipfel_cluster.workloads.run_folders import read_notes
 
 from ..telemetry.files import read_regular
 from ..telemetry.redaction import redact_record
@@ -43,6 +44,7 @@ def list_runs(environment: Mapping[str, str], current: str) -> list[dict[str, An
         found.append(
             {
                 "run": folder.name,
+                "display_name": read_notes(folder).display_name,
                 "job_id": str(record.get("job_id", "")),
                 "cluster": str(record.get("cluster", "")),
                 "kind": str(record.get("kind", "")),

@@ -4,6 +4,7 @@ import * as React from 'react';
 import type { IRunName } from '../api';
 import { formatTimeOfDay, zoneName } from '../common/clock';
 import { requestJson } from '../common/request';
+import { runLabel } from '../common/run-label';
 import { spanOf, TimeRange } from '../common/time-range';
 import type { JobModel } from './model';
 import { Help } from '../views/term';
@@ -69,17 +70,23 @@ function RunChoice(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const { selection } = model;
   const [runs, setRuns] = React.useState<readonly IRunName[]>([]);
-  const readRuns = (): void => {
-    void requestJson<{ runs: readonly IRunName[] }>(model.requests.settings, 'runs').then(
+  const { settings } = model.requests;
+  const readRuns = React.useCallback((): void => {
+    void requestJson<{ runs: readonly IRunName[] }>(settings, 'runs').then(
       answer => {
         setRuns(answer.runs);
       },
       () => undefined
     );
-  };
-  const names = runs.filter(each => !each.current).map(each => each.run);
+  }, [settings]);
   const { run } = selection;
-  const known = run === '' || names.includes(run) ? names : [run, ...names];
+  React.useEffect(() => {
+    // A link may have selected a run, whose name is in the list.
+    if (run !== '') {
+      readRuns();
+    }
+  }, [run, readRuns]);
+  const others = runs.filter(each => !each.current);
   return (
     <>
       <label>
@@ -94,8 +101,11 @@ function RunChoice(props: IProps): React.JSX.Element {
           }}
         >
           <option value="">{trans.__('this server')}</option>
-          {known.map(name => (
-            <option key={name}>{name}</option>
+          {run !== '' && !others.some(each => each.run === run) && <option value={run}>{run}</option>}
+          {others.map(each => (
+            <option key={each.run} value={each.run}>
+              {runLabel(each)}
+            </option>
           ))}
         </select>
       </label>

@@ -3,11 +3,11 @@ import * as React from 'react';
 
 import type { IComparison, IFigure, IRunName } from '../api';
 import { errorMessage } from '../common/error-message';
+import { runLabel } from '../common/run-label';
 import { Notice } from '../common/notice';
 import { loadPlotly } from '../figures/plotly';
 import { FigureView } from '../views/figures/plot';
 import type { SaturationModel } from './model';
-import { runLabel } from './toolbar';
 
 /** Comparison of the run in view with another one: a table of differences, and the lines of both. */
 export function Compare(props: {

@@ -59,9 +59,16 @@ function Views(props: IViewsProps): React.JSX.Element {
   const { model, trans } = props;
   const [runs, setRuns] = React.useState<readonly IRunName[]>([]);
   const [comparing, setComparing] = React.useState(false);
-  const readRuns = (): void => {
+  const readRuns = React.useCallback((): void => {
     void model.requests.runs().then(setRuns, () => undefined);
-  };
+  }, [model]);
+  const { runName } = model.selection;
+  React.useEffect(() => {
+    // Another view or a link may have selected a run, whose name is in the list.
+    if (runName !== '') {
+      readRuns();
+    }
+  }, [runName, readRuns]);
   return (
     <div className="jp-Gipfel-saturation" aria-busy={model.busy}>
       <Toolbar
@@ -75,7 +82,7 @@ function Views(props: IViewsProps): React.JSX.Element {
           setComparing(!comparing);
         }}
       />
-      <OtherRunNote model={model} trans={trans} />
+      <OtherRunNote model={model} runs={runs} trans={trans} />
       <Notices model={model} trans={trans} />
       {model.problem !== '' && <Notice error shape="✗" text={model.problem} />}
       {model.busy && !model.selection.live && (
@@ -127,12 +134,17 @@ function Actions(props: IViewsProps): React.JSX.Element {
 }
 
 /** A note that another run is shown, while the panel's header is about this server. */
-function OtherRunNote(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element | null {
-  const { model, trans } = props;
+function OtherRunNote(props: {
+  model: SaturationModel;
+  runs: readonly IRunName[];
+  trans: TranslationBundle;
+}): React.JSX.Element | null {
+  const { model, runs, trans } = props;
   const { runName, gpus } = model.selection;
+  const named = runs.find(run => run.run === runName)?.display_name ?? '';
   return runName === '' ? null : (
     <p className="jp-Gipfel-small jp-Gipfel-pad">
-      {trans._n('Run %2 with %1 GPU.', 'Run %2 with %1 GPUs.', gpus.length, runName)}{' '}
+      {trans._n('Run %2 with %1 GPU.', 'Run %2 with %1 GPUs.', gpus.length, named === '' ? runName : named)}{' '}
       {trans.__('The header of the panel is about this server.')}
     </p>
   );

@@ -3,7 +3,7 @@ import { downloadIcon, pauseIcon, runIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IRunName } from '../api';
-import { formatLocalTime } from '../common/clock';
+import { runLabel } from '../common/run-label';
 import { spanOf, TimeRange } from '../common/time-range';
 import type { SaturationModel } from './model';
 
@@ -154,12 +154,4 @@ function SaveAs(props: IToolbarProps): React.JSX.Element {
       </ul>
     </details>
   );
-}
-
-/** Return the label of a run: its job or name, its environment, and its start. */
-export function runLabel(run: IRunName): string {
-  const name = run.job_id !== '' && run.cluster !== 'local' ? `${run.cluster} ${run.job_id}` : run.run;
-  const beganMs = Date.parse(run.started);
-  const began = Number.isNaN(beganMs) ? '' : formatLocalTime(beganMs);
-  return [name, run.edf, began].filter(part => part !== '').join(' · ');
 }

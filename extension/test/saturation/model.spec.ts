@@ -2,7 +2,7 @@ import type { ITimeRange } from '../../src/api';
 import { formatLocalTime } from '../../src/common/clock';
 import { SaturationModel } from '../../src/saturation/model';
 import type { SaturationRequests } from '../../src/saturation/requests';
-import { runLabel } from '../../src/saturation/toolbar';
+import { runLabel } from '../../src/common/run-label';
 import { FakeSocket } from '../common/fake-socket';
 
 jest.useFakeTimers();
@@ -37,9 +37,19 @@ function modelOf(requests: Partial<SaturationRequests> = {}): {
 
 it('names runs with the local time of their beginning', () => {
   const started = '2026-11-27T21:24:27+00:00';
-  const run = { run: 'local-1', kind: '', cluster: 'local', job_id: '1', edf: '', started, current: false };
+  const run = {
+    run: 'local-1',
+    display_name: '',
+    kind: '',
+    cluster: 'local',
+    job_id: '1',
+    edf: '',
+    started,
+    current: false
+  };
   expect(runLabel(run)).toBe(`local-1 · ${formatLocalTime(Date.parse(started))}`);
   expect(runLabel({ ...run, cluster: 'alps', edf: 'torch', started: '' })).toBe('alps 1 · torch');
+  expect(runLabel({ ...run, display_name: 'train-7b', edf: 'torch', started: '' })).toBe('train-7b · torch');
 });
 
 describe('SaturationModel', () => {

@@ -1,7 +1,7 @@
 import { renderToStaticMarkup } from 'react-dom/server';
 import * as React from 'react';
 
-import type { IFigure, IScore } from '../../src/api';
+import type { IAdvice, IFigure, IScore } from '../../src/api';
 import { ENGLISH } from '../../src/views/translation';
 import { AdviceList } from '../../src/views/saturation/advice';
 import { Score } from '../../src/views/saturation/score';
@@ -134,8 +134,8 @@ describe('the views of saturation', () => {
   });
 
   it('have one item for each loss, with other remedies below it, and hide no loss of five points', () => {
-    const of = (rule: string, points: number, alternative = false): IScore['advice'][number] => ({
-      ...score.advice[0]!,
+    const of = (rule: string, points: number, alternative = false): IAdvice => ({
+      ...(score.advice[0] as IAdvice),
       rule,
       points,
       alternative,
