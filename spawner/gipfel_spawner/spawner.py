@@ -17,6 +17,7 @@ from gipfel_cluster.ports import PORTS_VARIABLE, PortRange
 from .cluster.watcher import NOT_POLLED
 from .failure import Failure, SpawnProblem
 from .form.options import UserOptions
+from .gpu_hours import month_gpu_hours
 from .lifetime import ServerLifetime
 from .start.placement import ServerPlacement
 from .start.service_host import ServiceHost
@@ -81,11 +82,12 @@ class EDFSpawner(SpawnerTraits):
         """Return the form as HTML, with a line for each query that failed."""
         # Set by JupyterHub to the handler of the page.
         number = getattr(self.handler, "repeat", 0)
-        if not number:
-            return await self.options.render()
         history, created = self.lifetime.history(), self.lifetime.user_created
-        session = await history.get(self.user.name, number, since=created)
-        return await self.options.render(session.options if session else None)
+        session = await history.get(self.user.name, number, since=created) if number else None
+        jobs = [each.job_id for each in self.user.all_spawners() if getattr(each, "job_id", "")]
+        hours = await month_gpu_hours(self, running=jobs)
+        lines = (hours.text, *hours.budgets)
+        return await self.options.render(session.options if session else None, gpu_hours=lines)
 
     def options_from_query(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Preselect the options of a link in the form; a link never starts a job.

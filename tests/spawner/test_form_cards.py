@@ -3,7 +3,7 @@
 import re
 
 from gipfel_cluster.scheduler.notation import GpuCount
-from gipfel_cluster.scheduler.protocol import Partition
+from gipfel_cluster.scheduler.protocol import Association, Choices, Partition, Reservation
 from gipfel_spawner.form.options import UserOptions
 from gipfel_spawner.form.page import ClusterOffer, FieldError, FormContent, partition_rows, render_form
 
@@ -64,3 +64,50 @@ def test_partitions_of_several_clusters_keep_apart_and_names_are_escaped() -> No
     assert 'data-cluster="alps" data-partition="normal"' in page
     assert 'data-cluster="tiny" data-partition="&#34;&gt;&lt;b&gt;"' in page
     assert "<b>" not in page
+
+
+def _choices(*qos: str, accounts: tuple[str, ...] = ("g123",), default: str = "g123") -> Choices:
+    found = tuple(Association(account=account, qos=qos) for account in accounts)
+    return Choices(associations=found, default_account=default, reservations=(Reservation(name="maint"),))
+
+
+def test_one_account_and_one_qos_are_hidden_and_named_for_the_line_beside_start() -> None:
+    page = render_form(FormContent(cluster="c", partitions=(_NORMAL,), choices=_choices("normal")))
+    assert hidden(page, "account")
+    assert hidden(page, "qos")
+    assert 'data-used="g123"' in page
+    assert 'data-used="normal"' in page
+    # A reservation can also be left out, so that one is a choice of two.
+    assert not hidden(page, "reservation")
+
+
+def test_accounts_and_qos_are_shown_where_there_is_a_choice_a_mistake_or_another_default() -> None:
+    several = _choices("debug", "normal", accounts=("g123", "g124"))
+    page = render_form(FormContent(cluster="c", choices=several))
+    assert not hidden(page, "account")
+    assert not hidden(page, "qos")
+    assert page.count("data-used") == 1
+    mistake = FieldError(field="account", message="no")
+    page = render_form(FormContent(cluster="c", choices=_choices("normal"), field_error=mistake))
+    assert not hidden(page, "account")
+    other = _choices("normal", default="closed")
+    assert not hidden(render_form(FormContent(cluster="c", choices=other)), "account")
+
+
+def test_several_clusters_hide_what_each_has_one_of() -> None:
+    offers = (
+        ClusterOffer(name="alps", choices=_choices("normal")),
+        ClusterOffer(name="tiny", choices=_choices("long", accounts=("x",), default="x")),
+    )
+    page = render_form(FormContent(cluster="alps", clusters=offers))
+    assert hidden(page, "account")
+    assert 'data-cluster="tiny" data-used="x"' in page
+    two = (offers[0], ClusterOffer(name="tiny", choices=_choices("long", "short")))
+    assert not hidden(render_form(FormContent(cluster="alps", clusters=two)), "qos")
+
+
+def test_gpu_hours_used_and_left_are_above_start_where_there_are_gpus() -> None:
+    lines = ("2 GPU hours used this month by your jobs", "3796 of 5000 GPU hours left in account <g123>")
+    page = render_form(FormContent(cluster="c", partitions=(_NORMAL,), gpu_hours=lines))
+    assert f"{lines[0]} · 3796 of 5000 GPU hours left in account &lt;g123&gt;" in page
+    assert "GPU hours used" not in render_form(FormContent(cluster="c", partitions=(_ONE,), gpu_hours=lines))

@@ -20,7 +20,7 @@ from gipfel_cluster.scheduler.slurm_output import command_error
 from gipfel_cluster.scheduler.slurm_usage import SlurmUsage, parse_budgets, parse_gpu_hours
 from gipfel_spawner.cluster import ClusterSettings
 from gipfel_spawner.form.options import UserOptions
-from gipfel_spawner.handlers.usage import GpuHours, month_gpu_hours, summarize
+from gipfel_spawner.gpu_hours import GpuHours, month_gpu_hours, summarize
 from gipfel_spawner.history import SessionHistory
 from gipfel_spawner.spawner import EDFSpawner
 from gipfel_spawner.start import placement as placement_module

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,9 @@ from jupyterhub.handlers.pages import SpawnHandler
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 from gipfel_spawner import history as module
+from gipfel_spawner import spawner as spawner_module
 from gipfel_spawner.form.options import UserOptions
+from gipfel_spawner.gpu_hours import GpuHours
 from gipfel_spawner.handlers.form import ValidatedSpawnHandler
 from gipfel_spawner.handlers.home import RepeatHandler, free_name, spark_points
 from gipfel_spawner.handlers.usage import SharedSaturation
@@ -282,20 +284,28 @@ def test_the_form_shows_the_session_of_its_link(monkeypatch: pytest.MonkeyPatch)
     assert prepared("edf=torch") == (0, {"edf": [b"torch"]})
 
 
-def test_a_repeated_session_fills_in_the_form_once(history: SessionHistory) -> None:
+def test_a_repeated_session_fills_in_the_form_once(
+    history: SessionHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(history, "ada", "7", edf="torch")
     (session,) = last(history, "ada")
     shown: list[UserOptions | None] = []
 
-    async def render(earlier: UserOptions | None = None) -> str:
+    async def render(earlier: UserOptions | None = None, *, gpu_hours: tuple[str, ...] = ()) -> str:
+        assert gpu_hours == ("2 GPU hours used this month by your jobs",)
         shown.append(earlier)
         return ""
 
+    async def hours(_spawner: object, *, running: Sequence[str]) -> GpuHours:
+        assert running == []
+        return GpuHours(text="2 GPU hours used this month by your jobs")
+
+    monkeypatch.setattr(spawner_module, "month_gpu_hours", hours)
     for number in (session.id, 0, session.id + 1):
         spawner = SimpleNamespace(
             handler=SimpleNamespace(repeat=number),
             lifetime=SimpleNamespace(history=lambda: history, user_created=0.0),
-            user=SimpleNamespace(name="ada"),
+            user=SimpleNamespace(name="ada", all_spawners=lambda: ()),
             options=SimpleNamespace(render=render),
         )
         asyncio.run(EDFSpawner.render_options_form(cast("EDFSpawner", spawner)))

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from gipfel_cluster.runtime.distributions import required_distributions
 from gipfel_cluster.runtime.model import DESCRIPTION
@@ -57,6 +59,15 @@ def test_the_form_shows_the_choice_only_where_there_is_one() -> None:
     # A mistake is shown at its field, also after the administrators removed the package.
     mistake = FieldError(field="interface", message="is not installed")
     assert 'id="gipfel-interface-error"' in render_form(FormContent(cluster="c", field_error=mistake))
+
+
+def test_the_extra_installs_a_version_that_the_form_offers() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (wanted,) = [each for each in project["optional-dependencies"]["notebook"] if each.startswith("notebook")]
+    specifiers = {each.operator: each.version for each in Requirement(wanted).specifier}
+    assert placement._is_new_enough(specifiers[">="])
+    assert specifiers["<"] == "8"
+    assert any("notebook" in each for each in project["optional-dependencies"]["dev"])
 
 
 def test_an_interface_is_one_of_two_and_sets_the_page_that_opens() -> None:

@@ -104,9 +104,25 @@ class ClusterOffer(Frozen):
         return tuple(each.name for each in self.choices.reservations or ())
 
     @property
+    def account_used(self) -> str:
+        """The account of a job that names none, empty if it is unknown."""
+        return self.choices.default_account or _only(self.accounts)
+
+    @property
+    def qos_used(self) -> str:
+        """The QoS of a job that names none, empty if it is unknown."""
+        own = (each for each in self.choices.associations or () if each.account == self.account_used)
+        return _only(sorted({each.default_qos for each in own if each.default_qos})) or _only(self.qos)
+
+    @property
     def more_engines(self) -> tuple[str, ...]:
         """Engines other than the cluster's default one."""
         return self.engines[1:]
+
+
+def _only(names: Sequence[str]) -> str:
+    """Return the name of a list that has one; else empty."""
+    return names[0] if len(names) == 1 else ""
 
 
 class PresetButton(Frozen):
@@ -186,6 +202,8 @@ class FormContent(Frozen):
     cpus_per_gpu: int = 0
     memory_per_gpu: str = ""
     problems: tuple[str, ...] = ()
+    #: Lines on the GPU hours that the user used and has left.
+    gpu_hours: tuple[str, ...] = ()
     #: The hub's base URL for scripts and API requests; empty for a page without scripts.
     hub: str = ""
     user: str = ""
@@ -201,6 +219,8 @@ def render_form(content: FormContent) -> str:
         clusters=[(each, _described(each.partitions)) for each in content.clusters],
         table=_table(content),
         max_nodes=_max_nodes(content),
+        offer=ClusterOffer(name=content.cluster, choices=content.choices),
+        hides=_single_choices(content, shown),
         selected_partition=_selected_partition(content, shown["partition"]),
         max_gpus_per_node=_max_gpus(
             [each for offer in content.clusters for each in offer.partitions] or content.partitions
@@ -318,6 +338,20 @@ def _table(content: FormContent) -> list[tuple[str, PartitionRow]]:
     if content.clusters:
         return [(offer.name, row) for offer in content.clusters for row in partition_rows(offer.partitions)]
     return [("", row) for row in partition_rows(content.partitions)]
+
+
+def _single_choices(content: FormContent, shown: Mapping[str, str]) -> dict[str, bool]:
+    """Return by field whether it has one choice on each cluster: no other than what a job gets without it."""
+    offers = content.clusters or (ClusterOffer(name=content.cluster, choices=content.choices),)
+    return {
+        field: (content.field_error is None or content.field_error.field != field)
+        and all(_is_single(getattr(offer, names), getattr(offer, used), shown[field]) for offer in offers)
+        for field, names, used in (("account", "accounts", "account_used"), ("qos", "qos", "qos_used"))
+    }
+
+
+def _is_single(names: Sequence[str], used: str, chosen: str) -> bool:
+    return not names or (tuple(names) == (used,) and chosen in {"", used})
 
 
 def _max_nodes(content: FormContent) -> int:

@@ -22,6 +22,7 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from ..failure import Failure
 from ..form.options import describe_options
 from ..form.page import PartitionRow, format_limit, partition_rows
+from ..gpu_hours import GpuHours, month_gpu_hours
 from ..history import Session
 from ..spawner import EDFSpawner
 from ..start.progress import describe_status, status_page
@@ -29,7 +30,7 @@ from ..start.services import ServiceShare, ServiceShares, SharedService, ShareRe
 from .form import REPEAT_PARAMETER, FormHandler, RateLimiter, free_name
 from .own_server import answer_share
 from .servers import describe_server, format_span
-from .usage import GpuHours, SharedSaturation, month_gpu_hours, saturation_cache
+from .usage import SharedSaturation, saturation_cache
 
 _MAX_SESSIONS = 10
 _SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○", "failed": "✗"}

@@ -257,7 +257,7 @@ async def check_interface(
     if interface == "notebook" and not await cluster_has_notebook(placement, settings):
         raise OptionError(
             "Jupyter Notebook is not installed for servers of this hub.",
-            "Choose JupyterLab, or ask the hub's administrators for it.",
+            "Choose JupyterLab, or ask the hub's administrators to install gipfel[notebook].",
             field="interface",
         )
 

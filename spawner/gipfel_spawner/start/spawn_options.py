@@ -63,15 +63,18 @@ class SpawnOptions:
         self._typed: dict[str, str] | None = None
         self._field_error: FieldError | None = None
 
-    async def render(self, earlier: UserOptions | None = None) -> str:
+    async def render(self, earlier: UserOptions | None = None, *, gpu_hours: tuple[str, ...] = ()) -> str:
         """Return the form as HTML, with a line for each query that failed.
 
         Parameters
         ----------
         earlier
             The options of an earlier session that the form shows instead of those of the last start.
+        gpu_hours
+            Lines on the user's GPU hours, which the form shows above Start.
         """
-        return render_form(await self.content(earlier))
+        content = await self.content(earlier)
+        return render_form(content.model_copy(update={"gpu_hours": gpu_hours}))
 
     async def content(self, earlier: UserOptions | None = None) -> FormContent:
         """Return the form's content: cached answers of the schedulers and a fresh list of the user's EDFs."""

@@ -205,6 +205,12 @@
     }
   });
 
+  /** Return a select's value, or without one what a job gets that names none; empty if that is unknown. */
+  function usedValue(select) {
+    const source = select && select.querySelector("[data-used]");
+    return select ? select.value || (source ? source.dataset.used : "") : "";
+  }
+
   /** Return what Start would start, such as `torch · 2 × 4 GPUs on normal · 2 h · 16 GPU hours`. */
   function summaryText() {
     const [gpus, nodes] = [Number(field("gpus").value), Number(field("nodes").value) || 1];
@@ -225,6 +231,12 @@
     if (gpus && seconds > 0 && seconds !== Infinity) {
       const hours = Number(((gpus * nodes * seconds) / 3600).toFixed(1));
       parts.push(`up to ${hours} GPU hour${hours === 1 ? "" : "s"}`);
+    }
+    for (const [name, label] of [["account", "account"], ["qos", "QoS"], ["reservation", "reservation"]]) {
+      const used = usedValue(field(name));
+      if (used) {
+        parts.push(`${label} ${used}`);
+      }
     }
     return parts.join(" · ");
   }
