@@ -199,18 +199,50 @@ def test_an_address_that_is_not_a_servers_is_refused(uri, problem):
 
 def test_refusals_say_what_to_do(run, environment):
     with pytest.raises(GipfelError, match="refuses access") as refused:
-        _track(MlflowStandIn(token="right"), environment | {}, files=False) if False else Tracker(
-            MlflowClient(
-                URI, "wrong", sleep=lambda _: None, transport=MlflowStandIn(token="right").transport()
-            ),
-            "llama",
-        ).track(find_run("alps-7", environment))
+        _track(MlflowStandIn(token="right"), environment, token="wrong")
     assert "MLFLOW_TRACKING_TOKEN" in refused.value.fix
     assert _track(MlflowStandIn(token="right"), environment, token="right").complete
     (run / "tracking.json").unlink()
     with pytest.raises(GipfelError, match="does not accept files"):
         _track(MlflowStandIn(serves_artifacts=False), environment)
     assert _track(MlflowStandIn(serves_artifacts=False), environment, files=False).complete
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("experiments/create", {"id": 5}),
+        ("runs/search", {"runs": [5]}),
+        ("runs/search", {"runs": {"run": 1}}),
+        ("runs/create", {"run": {"info": {"run_uuid": "1"}}}),
+        ("runs/create", {"run": [1]}),
+        ("runs/create", {"run": {"info": {"run_id": "1", "experiment_id": "1"}, "data": {"tags": [{}]}}}),
+    ],
+)
+def test_a_server_of_another_version_is_one_line(run, environment, path, answer):
+    server = MlflowStandIn()
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        is_other = request.url.path.endswith(path)
+        return httpx.Response(200, json=answer) if is_other else server.answer(request)
+
+    client = MlflowClient(URI, sleep=lambda _: None, transport=httpx.MockTransport(answered))
+    with pytest.raises(GipfelError, match=r"does not answer as MLflow 3\.17 does") as refused:
+        Tracker(client, "llama").track(find_run("alps-7", environment))
+    assert "\n" not in refused.value.problem
+
+
+def test_a_slow_server_is_one_line(run, environment):
+    pauses = []
+
+    def slow(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("timed out", request=request)
+
+    client = MlflowClient(URI, sleep=pauses.append, transport=httpx.MockTransport(slow))
+    with pytest.raises(GipfelError, match="can't be reached: timed out") as refused:
+        Tracker(client, "llama").track(find_run("alps-7", environment))
+    assert "Nothing is lost" in refused.value.fix
+    assert len(pauses) == 4
 
 
 def test_hardware_metrics_are_bounded(run):

@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -119,16 +120,21 @@ class MlflowClient:
         except RequestRefusedError as error:
             if error.code != _EXISTS:
                 raise self._failure(error) from error
-        found = self._call("GET", "experiments/get-by-name", params={"experiment_name": name})["experiment"]
-        if found.get("lifecycle_stage") == "deleted":
+        answer = self._call("GET", "experiments/get-by-name", params={"experiment_name": name})
+        with self._expecting():
+            found = answer["experiment"]
+            stage, experiment_id = found.get("lifecycle_stage"), str(found["experiment_id"])
+        if stage == "deleted":
             raise GipfelError(
                 f"The experiment {name!r} was deleted on {self.uri}.",
                 "Restore it there, or give another one with --experiment.",
             )
-        return str(found["experiment_id"])
+        return experiment_id
 
     def _create_experiment(self, name: str) -> str:
-        return str(self._request("POST", "experiments/create", body={"name": name})["experiment_id"])
+        answer = self._request("POST", "experiments/create", body={"name": name})
+        with self._expecting():
+            return str(answer["experiment_id"])
 
     def find_run(self, experiment_id: str, key: str) -> MlflowRun | None:
         """Return the oldest active run of an experiment with this ``gipfel.key``; None without one."""
@@ -140,7 +146,8 @@ class MlflowClient:
             "order_by": ["attributes.start_time ASC"],
         }
         runs = self._call("POST", "runs/search", body=body).get("runs") or []
-        return _run(runs[0]) if runs else None
+        with self._expecting():
+            return _run(runs[0]) if runs else None
 
     def create_run(
         self, experiment_id: str, name: str, *, started_ms: int, tags: Mapping[str, str]
@@ -152,7 +159,9 @@ class MlflowClient:
             "start_time": started_ms,
             "tags": _pairs(tags, _MAX_TAG),
         }
-        return _run(self._call("POST", "runs/create", body=body)["run"])
+        answer = self._call("POST", "runs/create", body=body)
+        with self._expecting():
+            return _run(answer["run"])
 
     def log_parameters(self, run_id: str, parameters: Mapping[str, str]) -> None:
         """Log parameters; a value that is too long is cut.
@@ -209,6 +218,17 @@ class MlflowClient:
             return self._request(method, path, **arguments)
         except RequestRefusedError as error:
             raise self._failure(error) from error
+
+    @contextmanager
+    def _expecting(self) -> Iterator[None]:
+        """Raise `GipfelError` where a block does not find in an answer what MLflow documents."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise GipfelError(
+                f"{self.uri} does not answer as MLflow 3.17 does: {one_line(repr(error))[:100]}.",
+                "Give the address of an MLflow server; if it is one, use another version of it.",
+            ) from error
 
     def _failure(self, error: RequestRefusedError) -> GipfelError:
         if error.code in {"401", "403", "PERMISSION_DENIED", "UNAUTHENTICATED"}:
