@@ -89,8 +89,9 @@ export interface IProblem {
 
 /**
  * One rank: where it runs, its role, and its state. `gpus` are UUIDs. `numa` is the NUMA node of all cores of
- * the process, null if they are on several. `role` has the rank's coordinate by axis. `log` is true if the
- * launch has a log of this rank. `failure` is one line, empty if the rank did not fail.
+ * the process, or of its GPU if they are on several nodes; null if neither is known. `role` has the rank's
+ * coordinate by axis. `log` is true if the launch has a log of this rank. `failure` is one line, empty if the
+ * rank did not fail.
  */
 export interface IJobRank {
   readonly rank: number;
@@ -1113,7 +1114,7 @@ export interface IJobVerdict {
   readonly unit: string;
   readonly since_ms: number | null;
   readonly confidence: number;
-  readonly source: 'record' | 'steps' | 'phases' | 'flight_recorder';
+  readonly source: 'record' | 'steps' | 'phases' | 'flight_recorder' | 'earlier';
 }
 
 /** Verdicts on a job, the worst first; `notes` say what the data lack. */
@@ -1283,6 +1284,37 @@ export interface IJobCluster {
   readonly state: IClusterState | null;
   readonly live: boolean;
   readonly problem: string;
+}
+
+/**
+ * An earlier run of the same program. `reason` says what differs, empty if nothing does. `seconds` is the
+ * usual duration of a step, null if it is not known.
+ */
+export interface IEarlierRun {
+  readonly name: string;
+  readonly started: string;
+  readonly chosen: boolean;
+  readonly reason: string;
+  readonly seconds: number | null;
+}
+
+/**
+ * A run's steps beside those of earlier runs of its program, the newest first. `program` is empty if the
+ * run's program is not recorded. `verdict` is `slower`, `faster`, `same` or `cannot tell`, `confidence` that
+ * of the first two, and `resolution` the smallest change, as a share, that would have been reported.
+ * `automatic` is false if the user chose the runs.
+ */
+export interface IEarlierRuns {
+  readonly program: string;
+  readonly automatic: boolean;
+  readonly runs: readonly IEarlierRun[];
+  readonly verdict: string;
+  readonly sentence: string;
+  readonly share: number | null;
+  readonly least: number | null;
+  readonly most: number | null;
+  readonly resolution: number | null;
+  readonly confidence: number;
 }
 
 /** Messages of the stream. */

@@ -28,6 +28,9 @@ from gipfel_cluster.workloads.run_folders import (
 )
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.cli.report import job_link, report_link, server_url
+from gipfel_extension.server.earlier_runs import earlier_runs
+from gipfel_extension.server.job import JobQuery
+from gipfel_extension.server.job_verdicts import JobVerdicts
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
 from gipfel_extension.server.run_table import Condition, _key, run_table
 from gipfel_extension.server.runs import RunReports
@@ -383,6 +386,46 @@ def test_the_pace_of_runs_that_logged_steps_is_compared(run: Callable[..., Resul
     assert lines[0].startswith("PACE  alps-2: This run is slower: ")
     assert "confidence 0.9" in lines[0]
     assert "No difference beyond" in lines[1]
+
+
+def test_earlier_runs_of_the_same_script_are_chosen_and_the_choice_can_be_changed(
+    run: Callable[..., Result], runs: Path
+) -> None:
+    def earlier(number: int, seconds: float, *, lr: str = "1e-4", image: str = "a") -> Path:
+        command = ["torchrun", "--nproc-per-node=4", "train.py", "--lr", lr, f"--out-dir=/x/{number}"]
+        started = f"2026-01-{number:02}T00:00:00+00:00"
+        folder = make(runs, number, command=command, started=started, image={"digest": f"sha256:{image}"})
+        log_steps(folder, seconds, seed=number)
+        return folder
+
+    for number in range(1, 7):
+        earlier(number, 1.0 + number / 500)
+    earlier(7, 2.0, lr="3e-4")
+    earlier(8, 2.0, image="b")
+    make(runs, 9, command=["python", "other.py"])
+    now = earlier(10, 1.15)
+    earlier(11, 3.0)
+    found = earlier_runs(now)
+    assert (found.verdict, found.automatic) == ("slower", True)
+    assert [each.name for each in found.runs if each.chosen] == [f"alps-{n}" for n in range(6, 0, -1)]
+    reasons = {each.name: each.reason for each in found.runs if not each.chosen}
+    assert reasons == {"alps-8": "another image", "alps-7": "other arguments"}
+    assert found.confidence > 0.95
+    assert found.least is not None
+    assert found.share is not None
+    assert found.least < found.share
+    assert found.resolution is not None
+    changed = earlier_runs(now, ["alps-8", "alps-9"])
+    assert (changed.verdict, changed.automatic) == ("faster", False)
+    assert [each.name for each in changed.runs if each.chosen] == ["alps-8", "alps-9"]
+    assert "First baseline" in earlier_runs(runs / "alps-1").sentence
+    text = run("compare", "alps-10").stdout
+    assert text.startswith("This run is slower: ")
+    assert "confidence 0.9" in text
+    assert "alps-8  left out: another image" in text
+    assert json.loads(run("compare", "alps-10", "--json").stdout)["verdict"] == "slower"
+    titles = [each["title"] for each in JobVerdicts().document(now, JobQuery())["verdicts"]]
+    assert "This run is slower than earlier runs of the same script, size and image" in titles
 
 
 def test_a_configuration_is_compared_to_a_bounded_depth() -> None:

@@ -64,7 +64,6 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
     others. FILE holds JSON lines: {"rank": 0, "step": 1, "time_ns": 0, "step_s": 1.0, "work_s": 0.9}.
 
     Dumps of the flight recorder in the run's newest launch show which ranks call collectives late.
-
     A rank is only accused beside at least three others of equal role. Where a cause can't be determined, the
     verdict is "unknown" and says why.
 
@@ -102,10 +101,7 @@ def _of_file(path: Path, roles_file: Path | None) -> "Diagnosis":
     roles = read_roles(roles_file) if roles_file else Roles()
     steps, notes = read_step_file(path)
     roles.check(int(rank) for rank in steps.ranks)
-    return _with_notes(diagnose(steps, roles), notes)
-
-
-def _with_notes(found: "Diagnosis", notes: tuple[str, ...]) -> "Diagnosis":
+    found = diagnose(steps, roles)
     return replace(found, notes=(*notes, *found.notes))
 
 
@@ -279,17 +275,18 @@ def _print_hit(hit: "Hit") -> None:
 @click.command(
     epilog=examples(
         "gipfel compare alps-48812 alps-48910",
-        "gipfel compare baseline fused compiled",
+        "gipfel compare alps-48910",
         "gipfel compare baseline fused --json",
     )
 )
-@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=complete_runs())
+@click.argument("names", metavar="RUN [RUN...]", nargs=-1, required=True, shell_complete=complete_runs())
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def compare(*, names: tuple[str, ...], as_json: bool) -> int:
     """Compare runs with the first one: configuration, commits, score, losses, energy and your metrics.
 
     RUN is a run's folder or the name that you gave it. Metrics that programs logged, such as tokens_per_s,
-    are compared by their means. A difference may be noise: one run of each kind can't show more.
+    are compared by their means. A difference may be noise: one run of each kind can't show more. With one
+    RUN, its steps are compared with those of earlier runs of the same script, size, image and arguments.
 
     Where ranks logged their steps, log(step=…, step_s=…), a sentence on each run says whether its steps are
     longer than the first run's, how sure that is, and the smallest difference that these runs could show.
@@ -300,6 +297,11 @@ def compare(*, names: tuple[str, ...], as_json: bool) -> int:
     """
     from ..server.run_comparison import MAX_RUNS, compare_runs  # noqa: PLC0415 - pydantic and numpy
 
+    if len(names) == 1:
+        from ..server.earlier_runs import earlier_text  # noqa: PLC0415
+
+        click.echo(earlier_text(names[0], as_json=as_json))
+        return 0
     names = tuple(dict.fromkeys(names))
     if not 2 <= len(names) <= MAX_RUNS:
         raise click.UsageError(f"Give 2 to {MAX_RUNS} different runs.")

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import GipfelError, one_line
 
+from ..server.earlier_runs import EarlierQuery, earlier_document
 from ..server.job import JobQuery, JobView, job_document, job_figures
 from ..server.job_tabs import (
     CheckpointsQuery,
@@ -130,6 +131,17 @@ class JobStorageRouteHandler(GipfelRouteHandler):
         query = self.query_as(JobQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(storage_document, folder))
+
+
+class JobEarlierRouteHandler(GipfelRouteHandler):
+    """``GET``: steps of a run beside those of earlier runs of the same script, size and image."""
+
+    @route
+    async def get(self) -> None:
+        """Send the comparison, and the runs that it can be based on."""
+        query = self.query_as(EarlierQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(earlier_document, folder, query))
 
 
 class JobClusterRouteHandler(GipfelRouteHandler):

@@ -104,7 +104,7 @@ class JobVerdict(ResponseModel):
     unit: str
     since_ms: int | None
     confidence: float
-    source: Literal["record", "steps", "phases", "flight_recorder"]
+    source: Literal["record", "steps", "phases", "flight_recorder", "earlier"]
 
 
 class JobVerdicts(ResponseModel):
@@ -291,3 +291,37 @@ class JobCluster(ResponseModel):
     state: ClusterState | None
     live: bool
     problem: str
+
+
+class EarlierRun(ResponseModel):
+    """An earlier run of the same program.
+
+    ``reason`` says what differs, empty if nothing does. ``seconds`` is the usual duration of a step, null
+    if it is not known.
+    """
+
+    name: str
+    started: str
+    chosen: bool
+    reason: str
+    seconds: float | None
+
+
+class EarlierRuns(ResponseModel):
+    """A run's steps beside those of earlier runs of its program, the newest first.
+
+    ``program`` is empty if the run's program is not recorded. ``verdict`` is ``slower``, ``faster``, ``same``
+    or ``cannot tell``, ``confidence`` that of the first two, and ``resolution`` the smallest change, as a
+    share, that would have been reported. ``automatic`` is false if the user chose the runs.
+    """
+
+    program: str
+    automatic: bool
+    runs: tuple[EarlierRun, ...]
+    verdict: str
+    sentence: str
+    share: float | None
+    least: float | None
+    most: float | None
+    resolution: float | None
+    confidence: float

@@ -13,6 +13,7 @@ from ..job.ranks import Job
 from ..job.run_roles import diagnose_run, launch_folder, roles_of_run, verdicts_of_arrivals
 from ..telemetry.sample import SourceError
 from ..training.flight_recorder import FlightReport, report_of
+from .earlier_runs import earlier_runs
 from .job import JobQuery, read_content, version_of
 from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp, stamp_of
 
@@ -69,7 +70,7 @@ class JobVerdicts:
 def _make(folder: Path, query: JobQuery) -> _Made:
     job = read_content(folder, query).job
     found, notes = _failures(job), []
-    for look in (_of_dumps, _of_steps):
+    for look in (_of_dumps, _of_steps, _of_earlier):
         verdicts, said = look(folder, query, job)
         found += verdicts
         notes += said
@@ -97,6 +98,16 @@ def _of_steps(folder: Path, query: JobQuery, _: Job) -> tuple[list[dict[str, Any
         return [], [str(error)]
     verdicts = [_of_diagnosis(each) for each in found.verdicts]
     return [*verdicts, *_of_phases(found.phases)], list(found.notes)
+
+
+def _of_earlier(folder: Path, _: JobQuery, __: Job) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a verdict if the run is slower or faster than earlier runs of the same script."""
+    found = earlier_runs(folder)
+    if found.verdict not in ("slower", "faster"):
+        return [], []
+    title = f"This run is {found.verdict} than earlier runs of the same script, size and image"
+    verdict = _verdict("change", title, found.sentence, int(found.verdict == "slower"), [], source="earlier")
+    return [verdict | {"confidence": round(found.confidence, 4)}], []
 
 
 def _of_phases(found: RunPhases | None) -> list[dict[str, Any]]:

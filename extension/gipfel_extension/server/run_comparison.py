@@ -125,8 +125,8 @@ def _steps_of(folder: Path) -> RunSteps:
 
 def compare_steps(folders: Sequence[Path]) -> tuple[PaceComparison | None, ...]:
     """Return the comparison of each run's steps with the first run's; None for the first and without any."""
-    first = _pace_in(folders[0])
-    return (None, *(_pace_beside(first, _pace_in(each)) for each in folders[1:]))
+    first = pace_in(folders[0])
+    return (None, *(_pace_beside(first, pace_in(each)) for each in folders[1:]))
 
 
 def _pace_beside(first: RunPace | str | None, other: RunPace | str | None) -> PaceComparison | None:
@@ -138,7 +138,7 @@ def _pace_beside(first: RunPace | str | None, other: RunPace | str | None) -> Pa
     return PaceComparison("cannot tell", f"Cannot tell, because {reason}")
 
 
-def _pace_in(folder: Path) -> RunPace | str | None:
+def pace_in(folder: Path) -> RunPace | str | None:
     """Return the pace of a run, None if it logged no step, or why its pace is unknown."""
     try:
         steps, _ = steps_of_run(folder)

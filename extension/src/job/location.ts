@@ -13,6 +13,8 @@ const LONGEST_NAME = 200;
 const MOST_PICKED = 256;
 /** As many users' metrics as the server draws at a time. */
 export const MOST_NAMES = 12;
+/** As many earlier runs as the server compares with. */
+const MOST_BESIDE = 20;
 /** Query parameters of the choices of a view, beside `name` and `band`, which may be repeated. */
 const VIEW_WORDS = { metric: 'heat', order: 'rows', kind: 'kind' } as const;
 
@@ -56,6 +58,7 @@ function encodeView(view: IViewChoices, found: URLSearchParams): void {
     found.set('sort', `${view.down ? '-' : ''}${view.sort}`);
   }
   for (const [word, values] of [
+    ['beside', view.beside],
     ['name', view.names],
     ['band', view.bands]
   ] as const) {
@@ -105,8 +108,14 @@ function viewOf(given: URLSearchParams): IViewChoices {
     bands: listOf(given, 'band', name => metrics.includes(name)),
     sort: column ?? FIRST_VIEW.sort,
     down: column !== undefined && sort.startsWith('-'),
-    kind: /^[a-z_]{1,40}$/.test(kind) ? kind : ''
+    kind: /^[a-z_]{1,40}$/.test(kind) ? kind : '',
+    beside: besideOf(given)
   };
+}
+
+function besideOf(given: URLSearchParams): readonly string[] | null {
+  const found = listOf(given, 'beside', name => name.length <= LONGEST_NAME && isUsable(name));
+  return found === null || found.length === 0 ? null : found.slice(0, MOST_BESIDE);
 }
 
 /** Return the valid values of a repeated parameter, each once; null if it is not given. */

@@ -10,6 +10,7 @@ import { mountainIcon } from '../common/icon';
 import { Tabs } from '../panel/tabs';
 import type { IJobPart, IJobTab, IJobTabProps, ISection } from '../tokens';
 import { Depth } from './depth';
+import { Earlier } from './earlier';
 import { Events } from './events';
 import type { JobFigures } from './figures';
 import { Header } from './header';
@@ -281,13 +282,10 @@ export function addOwnTabs(
   tabs.addTab({ id: 'overview', title: trans.__('Overview'), Body }, 10);
   tabs.addTab({ id: 'ranks', title: trans.__('Ranks'), Body: () => <Ranks {...common} /> }, 20);
   tabs.addTab({ id: 'metrics', title: trans.__('Metrics'), Body: () => <Metrics {...common} /> }, 40);
-  const nics: IJobPart = {
-    id: 'nics',
-    tab: 'topology',
-    title: trans.__('NICs over time'),
-    open: true,
-    Body: () => <Nics {...common} />
+  const part = (id: string, tab: string, title: string, Body: IJobPart['Body'], open = false): void => {
+    tabs.addPart({ id, tab, title, Body, open }, 10);
   };
-  tabs.addPart(nics, 10);
+  part('nics', 'topology', trans.__('NICs over time'), () => <Nics {...common} />, true);
+  part('earlier', 'overview', trans.__('Earlier runs of the same script'), () => <Earlier {...common} />);
   tabs.addTab({ id: 'events', title: trans.__('Events'), Body: () => <Events {...common} /> }, 50);
 }

@@ -2,6 +2,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
 import type {
+  IEarlierRuns,
   IJobCluster,
   IJobDocument,
   IJobFigures,
@@ -65,6 +66,11 @@ export class JobRequests {
   /** Return the cluster around a run. */
   cluster(run: string): Promise<IJobCluster> {
     return requestJson(this.settings, `job/cluster${URLExt.objectToQueryString({ run })}`);
+  }
+
+  /** Return a run's steps beside those of the named runs, or of those that the server chooses. */
+  earlier(run: string, beside: string): Promise<IEarlierRuns> {
+    return requestJson(this.settings, `job/earlier${URLExt.objectToQueryString({ run, beside })}`);
   }
 
   /** Return what a run read and wrote. */

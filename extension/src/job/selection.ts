@@ -20,6 +20,8 @@ export interface IViewChoices {
   readonly down: boolean;
   /** The kind of events that are listed; empty for all. */
   readonly kind: string;
+  /** The earlier runs that the run is compared with; null for those of the same script, size and image. */
+  readonly beside: readonly string[] | null;
 }
 
 export const FIRST_VIEW: IViewChoices = {
@@ -29,7 +31,8 @@ export const FIRST_VIEW: IViewChoices = {
   bands: null,
   sort: 'rank',
   down: false,
-  kind: ''
+  kind: '',
+  beside: null
 };
 
 /** What the page's URL holds: the selection, and how tabs show the job. */
@@ -144,7 +147,7 @@ export class JobSelection implements IJobSelection {
 
   show(run: string, launch = ''): void {
     if (run !== this.run || launch !== this.launch) {
-      this._set({ ...NOTHING, run, launch, view: this.view });
+      this._set({ ...NOTHING, run, launch, view: { ...this.view, beside: null } });
     }
   }
 

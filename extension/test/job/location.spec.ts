@@ -23,7 +23,8 @@ const PLACE: IPageLocation = {
     bands: ['DRAM_ACTIVE', 'SM_ACTIVE'],
     sort: 'node',
     down: true,
-    kind: 'slow_rank'
+    kind: 'slow_rank',
+    beside: ['alps-1', 'alps-2']
   }
 };
 
@@ -38,7 +39,9 @@ describe('the URL of the job page', () => {
   });
 
   it('has nothing of a view that nobody has changed, and keeps the choice of no metric', () => {
-    expect(encodeLocation({ ...PLACE, view: FIRST_VIEW })).not.toMatch(/heat|rows|name|band|sort|kind/);
+    expect(encodeLocation({ ...PLACE, view: FIRST_VIEW })).not.toMatch(
+      /heat|rows|name|band|sort|kind|beside/
+    );
     const none = { ...FIRST_VIEW, names: [], bands: [], sort: 'rank', down: true };
     expect(decodeLocation(encodeLocation({ ...PLACE, view: none })).view).toEqual(none);
   });
