@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
 
 from diagnosis_steps import START_NS, roles, table, work
+from event_bytes import event, frame, simple
+from recorder_process import TwoClocks
 from saturation_tables import gpu, host
 from saturation_tables import table as samples_table
 
@@ -20,7 +22,8 @@ from gipfel_extension.diagnosis import diagnose
 from gipfel_extension.diagnosis.pace import RunPace, compare_paces, find_changes, pace_of
 from gipfel_extension.diagnosis.phases import find_phases
 from gipfel_extension.diagnosis.series_changes import find_explanation, find_series_changes
-from gipfel_extension.diagnosis.steps import StepTable
+from gipfel_extension.diagnosis.steps import StepTable, metrics_of_run
+from gipfel_extension.recorder.metrics_directory import MetricsDirectory
 
 
 def noise(steps: int, cv: float = 0.02, seed: int = 5) -> np.ndarray:
@@ -122,6 +125,40 @@ def test_a_dip_lists_all_series_that_moved_with_it_and_no_others():
     assert len(found) == 2
     assert "SM_CLOCK changed with it" in found[0].evidence
     assert "Also moved: SM_ACTIVE from 90% to 70% on GPU 0" in found[0].evidence
+
+
+def test_a_dip_of_a_rate_in_tensorboard_lists_the_series_that_moved_with_it(tmp_path):
+    rng = np.random.default_rng(3)
+    dip = (np.arange(200) >= 100) & (np.arange(200) < 140)
+    clock = np.where(dip, 1500.0, 1900.0) + rng.normal(0, 5, 200)
+    samples = _samples(SM_CLOCK=clock, GPU_TEMP=50 + rng.normal(0, 0.1, 200))
+    rates = 1000 * np.where(dip, 0.8, 1.0) * np.exp(rng.normal(0, 0.02, 200))
+    times = samples[gpu(0).uuid]["time_ns"] / 1e9
+    run, logs = tmp_path / "run", tmp_path / "rank0"
+    for folder in (run, logs):
+        folder.mkdir()
+    content = b"".join(
+        frame(event(step, at, simple("perf/tokens_per_s", float(rate)), simple("loss", 5 - step / 50)))
+        for step, (at, rate) in enumerate(zip(times, rates, strict=True))
+    )
+    (logs / "events.out.tfevents.1").write_bytes(content)
+    copied = MetricsDirectory(logs.parent, run, "n1", TwoClocks(), since_ns=0)
+    copied.follow()
+    copied.follow(last=True)
+    metrics, _ = metrics_of_run(run)
+    # A run with and without steps of its own, in which the same dip is not reported twice.
+    found = diagnose(None, samples=lambda: samples, metrics=metrics).verdicts
+    changes = [each for each in found if each.kind == "change"]
+    assert len(changes) == 2
+    assert changes[0].evidence.startswith("perf/tokens_per_s falls by 2")
+    assert changes[0].since == pytest.approx(times[100] * 1e9, abs=4e9)
+    assert "SM_CLOCK changed with it" in changes[0].evidence
+    assert "GPU_TEMP" not in changes[0].evidence
+    steps = table(work(8, 200, 0.02) * np.where(dip, 1.25, 1.0))
+    shifted = (times * 1e9).astype(np.int64)
+    steps = StepTable(steps.ranks, steps.steps, shifted, steps.step_s, steps.work_s)
+    both = diagnose(steps, roles(8), samples=lambda: samples, metrics=metrics).verdicts
+    assert ["Steps take" in each.evidence for each in both if each.kind == "change"] == [True, True]
 
 
 def _run_with_phases(step_s: float = 0.5, count: int = 200):

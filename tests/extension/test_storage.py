@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from gipfel_extension.cli.main import gipfel, main
 from gipfel_extension.diagnosis.file_system import StorageSeries, judge_storage
-from gipfel_extension.job.run_roles import diagnose_run
+from gipfel_extension.job.run_diagnosis import diagnose_run
 from gipfel_extension.job.run_storage import series_of, storage_figure, storage_report
 from gipfel_extension.recorder.storage_monitor import StorageMonitor
 from gipfel_extension.storage import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile, read_storage

@@ -69,7 +69,7 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
 
     Exit status: 0 it could be read, regardless of the verdicts, 2 it couldn't.
     """
-    from ..job.run_roles import diagnose_dumps, diagnose_run  # noqa: PLC0415 - numpy, not for --help
+    from ..job.run_diagnosis import diagnose_dumps, diagnose_run  # noqa: PLC0415 - numpy, not for --help
     from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from gipfel_cluster.workloads.run_folders import named_folders, read_notes
 from ..job.ranks import read_job
 from ..job.roofline import roofline_figure
 from ..job.rows import device_rows
-from ..job.run_roles import diagnose_run
+from ..job.run_diagnosis import diagnose_run
 from ..saturation import Advice, JobScore, Settings, Weights, Workload, advise, document_of, score_table
 from ..saturation.report import ReportContent, ReportFigure, record_lines
 from ..saturation.report.document import heading, recording_line

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..telemetry.sample import SampleTable
+from ..telemetry.user_metrics import UserMetrics
 from .hardware import Gpus, diagnose_samples, explain
+from .metric_changes import metric_changes
 from .pace import Change, find_changes
 from .phases import RunPhases, find_phases
 from .robust import median
 from .roles import Roles
-from .series_changes import find_explanation, find_series_changes
+from .series_changes import hardware_text
 from .steps import StepTable
 from .stragglers import diagnose_steps
 from .verdict import Verdict, cannot_tell
@@ -76,6 +78,7 @@ def diagnose(
     samples: Callable[[], SampleTable | None] | None = None,
     gpus: Gpus | None = None,
     begin_ns: int | None = None,
+    metrics: UserMetrics | None = None,
 ) -> Diagnosis:
     """Return the verdicts on a job.
 
@@ -89,13 +92,16 @@ def diagnose(
         UUIDs of the GPUs of each rank.
     begin_ns
         UTC nanoseconds at which the ranks were started; None if unknown.
+    metrics
+        What the job logged besides its steps: changes of rates and durations in it are verdicts, too.
     """
     roles, gpus, sampled = roles or Roles(), gpus or {}, _Samples(samples)
     if steps is None:
         table = sampled.table
         if table is None:
             return Diagnosis((cannot_tell("neither steps nor samples are there."),))
-        return Diagnosis(tuple(diagnose_samples(table, gpus, roles)))
+        changed = metric_changes(metrics or UserMetrics(), lambda: table)
+        return Diagnosis((*diagnose_samples(table, gpus, roles), *changed))
     absent = roles.missing(int(rank) for rank in steps.ranks)
     found = diagnose_steps(steps, roles)
     verdicts = list(found.verdicts)
@@ -106,6 +112,8 @@ def diagnose(
     cuts = [0, *(each.column for each in changes.changes), len(steps.steps)]
     for change, before, after in zip(changes.changes[:_MOST_EXPLAINED], cuts, cuts[2:], strict=False):
         verdicts += _change_verdicts(change, steps, sampled, before, after)
+    known = [each.since for each in verdicts if each.kind == "change" and each.since]
+    verdicts += metric_changes(metrics or UserMetrics(), lambda: sampled.table, known)
     notes = (f"{len(absent)} ranks of the roles have no step: {_some(absent)}.",) if absent else ()
     resolution = {"slow_rank": found.resolution, "change": changes.resolution}
     phases = find_phases(steps, None, begin_ns)
@@ -128,7 +136,7 @@ def _change_verdicts(
     table = sampled.table
     if table is not None and since > 0:
         times = int(steps.time_ns[first]), int(steps.time_ns[last])
-        text += _hardware_text(table, since, *times, longer=longer)
+        text += hardware_text(table, since, *times, longer=longer)
     found = [Verdict("change", text, (), None, None, since, change.confidence)]
     waiting = _waiting_share(change, steps, first, last) if longer else None
     if waiting is not None:
@@ -142,21 +150,6 @@ def _change_verdicts(
             )
         )  # fmt: skip
     return found
-
-
-def _hardware_text(table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, longer: bool) -> str:
-    """Return the one series that can explain a change (or None), and all series that changed with it."""
-    explanation = find_explanation(table, at_ns, before_ns, after_ns, slower=longer)
-    changed = find_series_changes(table, at_ns, before_ns, after_ns)
-    text = (
-        f" {explanation.sentence()}"
-        if explanation
-        else " No hardware series that can explain it changed with it."
-    )
-    others = [each.text() for each in changed if explanation is None or each.metric != explanation.metric]
-    if others:
-        return f"{text} {'Also moved' if explanation else 'Moved with it'}: {'; '.join(others)}."
-    return text if explanation or changed else " No hardware series changed significantly with it."
 
 
 def _waiting_share(change: Change, steps: StepTable, first: int, last: int) -> float | None:

@@ -186,6 +186,21 @@ def find_explanation(
     return SeriesChange(best, tuple(each[1] for each in own), before, after, z, len(found))
 
 
+def hardware_text(table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, longer: bool) -> str:
+    """Return the one series that can explain a change (or None), and all series that changed with it."""
+    explanation = find_explanation(table, at_ns, before_ns, after_ns, slower=longer)
+    changed = find_series_changes(table, at_ns, before_ns, after_ns)
+    text = (
+        f" {explanation.sentence()}"
+        if explanation
+        else " No hardware series that can explain it changed with it."
+    )
+    others = [each.text() for each in changed if explanation is None or each.metric != explanation.metric]
+    if others:
+        return f"{text} {'Also moved' if explanation else 'Moved with it'}: {'; '.join(others)}."
+    return text if explanation or changed else " No hardware series changed significantly with it."
+
+
 def _candidates(
     table: SampleTable, at_ns: int, before_ns: int, after_ns: int
 ) -> Iterator[tuple[Cause, Device, tuple[float, float, float]]]:

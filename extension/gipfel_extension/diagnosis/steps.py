@@ -258,13 +258,13 @@ def read_step_file(path: Path) -> tuple[StepTable, tuple[str, ...]]:
     return table, (note,)
 
 
-def steps_of_run(run: Path) -> tuple[StepTable | None, tuple[str, ...]]:
-    """Return the steps that the ranks of a run logged (None if they logged none), and notes.
+def metrics_of_run(run: Path) -> tuple[UserMetrics, tuple[str, ...]]:
+    """Return what a run's processes logged, and a note if some of it is damaged.
 
     Raises
     ------
     SourceError
-        The logged values can't be read, or are not the steps of one job.
+        The logged values can't be read.
     """
     try:
         metrics = read_metrics(run)
@@ -273,7 +273,19 @@ def steps_of_run(run: Path) -> tuple[StepTable | None, tuple[str, ...]]:
         raise SourceError(f"The metrics of {run} can't be read: {reason}.", "Name another run.") from error
     noun, are = ("line", "is") if metrics.damaged_lines == 1 else ("lines", "are")
     note = f"{metrics.damaged_lines} {noun} of {METRICS_FILE} could not be read and {are} left out."
-    return steps_of_metrics(metrics), (note,) if metrics.damaged_lines else ()
+    return metrics, (note,) if metrics.damaged_lines else ()
+
+
+def steps_of_run(run: Path) -> tuple[StepTable | None, tuple[str, ...]]:
+    """Return the steps that the ranks of a run logged (None if they logged none), and notes.
+
+    Raises
+    ------
+    SourceError
+        The logged values can't be read, or are not the steps of one job.
+    """
+    metrics, notes = metrics_of_run(run)
+    return steps_of_metrics(metrics), notes
 
 
 def _read_together(lines: list[bytes]) -> Rows | None:

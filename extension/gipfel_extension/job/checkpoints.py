@@ -32,7 +32,7 @@ from ..telemetry.figures.stack import Plot, stacked, with_time_range
 from ..telemetry.files import read_json
 from ..telemetry.sample import SourceError
 from ..vetting.history.queries import known_failures, site_failure_s
-from .run_roles import samples_of_run
+from .run_diagnosis import samples_of_run
 
 #: Variable with the site's command that prints the storage quota of the user who runs it.
 STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"

@@ -21,7 +21,8 @@ from ..telemetry.files import read_regular
 from ..telemetry.sample import SourceError
 from ..training.launches.requests import Look, LookRequest, running_ranks
 from ..training.record import read_rank_records, read_state
-from .run_roles import diagnose_run, roles_of_run
+from .run_diagnosis import diagnose_run
+from .run_roles import roles_of_run
 
 #: Maximum number of accused ranks that are chosen by default: an uneven pipeline stage may have hundreds of
 #: them, and a few suffice to show the problem.

@@ -10,7 +10,8 @@ from gipfel_cluster.model import GipfelError
 from ..diagnosis.phases import RunPhases
 from ..diagnosis.verdict import Verdict, named
 from ..job.ranks import Job
-from ..job.run_roles import diagnose_run, launch_folder, roles_of_run, verdicts_of_arrivals
+from ..job.run_diagnosis import diagnose_run, verdicts_of_arrivals
+from ..job.run_roles import launch_folder, roles_of_run
 from ..telemetry.sample import SourceError
 from ..training.flight_recorder import FlightReport, report_of
 from .earlier_runs import earlier_runs

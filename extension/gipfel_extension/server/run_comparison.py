@@ -17,7 +17,7 @@ from gipfel_cluster.workloads.run_folders import find_run
 from ..diagnosis.pace import LEAST_STEPS, PaceComparison, RunPace, compare_paces, pace_of
 from ..diagnosis.phases import RunPhases
 from ..diagnosis.steps import steps_of_run
-from ..job.run_roles import diagnose_run
+from ..job.run_diagnosis import diagnose_run
 from ..saturation.report.document import compare_documents
 from ..saturation.settings import LOSSES, RESOURCES
 from ..telemetry.files import read_json, read_record_file
