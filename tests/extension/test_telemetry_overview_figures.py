@@ -125,6 +125,29 @@ def test_a_thousand_gpus_fit_on_the_page():
     assert {trace["name"] for trace in time_series_figure(overview)["data"]} == {"mean", "minimum", "maximum"}
 
 
+def test_the_heat_map_of_several_nodes_has_the_left_margin_of_the_plots_above():
+    """One crosshair goes through all plots of the panel, so that their time axes begin at the same pixel."""
+    for count, nodes in ((4, 2), (64, 16)):
+        overview = many(count, nodes=nodes)
+        sides = [
+            (each["layout"]["margin"]["l"], each["layout"]["margin"]["r"])
+            for each in (heat_figure(overview), job_figure(overview), host_figure(overview))
+        ]
+        assert len(set(sides)) == 1, sides
+
+
+def test_long_names_of_nodes_are_shortened_to_what_tells_them_apart():
+    def labels(*nodes: str) -> list[str]:
+        devices = [Device(f"GPU-{node}", "gpu", "x", 0, node=node) for node in nodes]
+        samples = [Sample(START, 0, device.uuid, {"SM_ACTIVE": 0.5}) for device in devices]
+        table = SampleTable.from_samples(samples, devices, interval=1.0)
+        return heat_figure(Overview.from_table(table, 10))["layout"]["yaxis"]["ticktext"]
+
+    assert labels("nid001240", "nid001241") == ["…1240 0", "…1241 0"]
+    assert labels("a0", "a1") == ["a0 0", "a1 0"]
+    assert labels("nid1-node0000", "nid2-node0000") == ["…1-node0000 0", "…2-node0000 0"]
+
+
 def test_the_papers_first_figure_begins_with_plain_utilization():
     titles = [note["text"] for note in time_series_figure(OVERVIEW)["layout"]["annotations"]]
     assert [title.partition(",")[0] for title in titles if title != "simulated"] == [

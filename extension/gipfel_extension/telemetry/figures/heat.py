@@ -1,6 +1,7 @@
 """Heat map of GPUs by time: one metric of every GPU of a job, for up to thousands of GPUs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _TOP_PIXELS = 28
 _BOTTOM_PIXELS = 40
 _MAX_LABELS = 16
+#: Letters of a label that the left margin has room for.
+_LABEL_LETTERS = 7
 _MAX_PIXELS = 420
 
 
@@ -85,7 +88,6 @@ def heat_figure(
     top = _TOP_PIXELS + (18 if title else 0)
     height = top + _BOTTOM_PIXELS + min(_MAX_PIXELS, len(gpus) * _row_pixels(len(gpus)))
     layout = clear_layout(title, round(height), dark=dark, top=top, bottom=_BOTTOM_PIXELS)
-    layout["margin"] |= {"l": 64} if several else {}
     layout["xaxis"] = time_axis(dark=dark) | {"range": list(span_ms(overview) or ()), "showgrid": False}
     layout["yaxis"] = _names(gpus, several=several)
     layout["meta"] = {
@@ -111,10 +113,14 @@ def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
         # Label the first GPU of each node rather than every n-th GPU.
         nodes = [row for row, gpu in enumerate(gpus) if not row or gpus[row - 1].node != gpu.node]
         rows = nodes[:: -(-len(nodes) // _MAX_LABELS)]
-        names = [gpus[row].node for row in rows]
+        short = _short_names([gpus[row].node for row in nodes], _LABEL_LETTERS)
+        names = [short[gpus[row].node] for row in rows]
     else:
         rows = list(range(0, len(gpus), step))
-        names = [gpu_name(gpus[row], several=several) for row in rows]
+        short = _short_names([gpu.node for gpu in gpus], _LABEL_LETTERS - 2) if several else {}
+        names = [
+            gpu_name(replace(gpus[row], node=short.get(gpus[row].node, "")), several=several) for row in rows
+        ]
     return {
         "range": [len(gpus) - 0.5, -0.5],
         "autorange": False,
@@ -126,6 +132,21 @@ def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
         "showgrid": False,
         "zeroline": False,
     }
+
+
+def _short_names(names: Sequence[str], letters: int) -> dict[str, str]:
+    """Return the nodes' names, and the ends of those that are too long for the margin of all figures.
+
+    A wider margin would shift the time axis against that of the plots above. The ends are long enough to
+    differ; longer ones are cut at the edge.
+    """
+    nodes = set(names)
+    if max(map(len, nodes), default=0) <= letters:
+        return {name: name for name in nodes}
+    length = letters - 1
+    while len({name[-length:] for name in nodes}) < len(nodes):
+        length += 1
+    return {name: name if len(name) <= length else f"…{name[-length:]}" for name in nodes}
 
 
 def _scale(style: LineStyle, *, dark: bool) -> dict[str, Any]:
