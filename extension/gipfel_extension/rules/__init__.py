@@ -35,7 +35,7 @@ from ..telemetry.user_metrics import UserMetrics, read_metrics
 
 #: Environment variable with the directories of a site's rules.
 VARIABLE = "GIPFEL_RULES"
-_SHIPPED = Path(__file__).parent / "catalogue"
+SHIPPED = Path(__file__).parent / "catalogue"
 _MOST_RULES = 200
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _SHORTEST_S, _LONGEST_S = 10, 6 * 3600
@@ -139,7 +139,7 @@ def known_rules(
     """
     found: dict[str, KnownRule] = {}
     problems: list[FileDiagnostic] = []
-    for origin, directory in definition_directories("rules", VARIABLE, _SHIPPED, environment):
+    for origin, directory in definition_directories("rules", VARIABLE, SHIPPED, environment):
         for path in definition_paths(directory):
             listed, diagnostics = FILE.check(path)
             problems += diagnostics

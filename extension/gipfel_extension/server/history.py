@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from gipfel_cluster.model import Frozen
 
+from ..rules.thresholds import drawn_rules
 from ..telemetry.events import Event, read_events
 from ..telemetry.figures.image import static_image
 from ..telemetry.figures.lines import coarsened, gpus_of, with_devices
@@ -125,7 +126,7 @@ class TimeRange:
         """Return figures and events for a page; the score takes longer, so it has its own request."""
         overview = self._overview(metrics_of(view))
         coarse = coarsened(overview, HEAT_BUCKETS)
-        figures = figures_of(overview, coarse, view, self.metrics, self.events)
+        figures = figures_of(overview, coarse, view, self.metrics, self.events, rules=drawn_rules())
         return {
             "figures": figures,
             "events": event_texts(self.events),
@@ -239,7 +240,7 @@ class LiveFigures:
         buckets = max(1, round(2 * table.interval * 1e9 / max(1, fine.bucket_ns)))
         coarse = coarsened(fine, min(HEAT_BUCKETS, max(1, len(fine.time_ns) // buckets)))
         metrics = metrics_of_run(self._run)
-        figures = figures_of(fine, coarse, view, metrics, events, only=only_names)
+        figures = figures_of(fine, coarse, view, metrics, events, only=only_names, rules=drawn_rules())
         for figure in figures.values():
             # The page keeps this time range, even if less has been recorded so far.
             figure["layout"].setdefault("meta", {})["window_s"] = view.window

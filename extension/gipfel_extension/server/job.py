@@ -28,6 +28,7 @@ from ..job.roofline import ROOFLINE_METRICS, roofline_figure
 from ..job.rows import DeviceRow, Order, device_rows, nic_rows, ordered, selected_nics, selected_rows
 from ..job.run_roles import launch_events
 from ..job.run_storage import storage_figure
+from ..rules.thresholds import drawn_rules, with_thresholds
 from ..storage import DIRECTORY as STORAGE
 from ..storage import read_storage
 from ..telemetry.events import read_events
@@ -252,7 +253,8 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
     if "bands" in view.figures:
         named: Sequence[str] = (view.bands or OVERVIEW_METRICS) if gpus_of(overview) else HOST_METRICS
         figure = bands_figure(overview, rows, named, lit or (), dark=view.dark, width=view.width)
-        found["bands"] = with_events(figure, events, dark=view.dark)
+        marked = with_thresholds(figure, drawn_rules(), dark=view.dark)
+        found["bands"] = with_events(marked, events, dark=view.dark)
     if "heat" in view.figures:
         metric = view.metric if gpus_of(overview) else HOST_METRICS[0]
         in_order = ordered(rows, view.order, values_of(overview, metric), highest=metric in HIGH_IS_BAD)
@@ -265,7 +267,8 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
         own = metrics_figure(
             metrics, content.job.launch, view.names, chosen, span, dark=view.dark, width=view.width
         )
-        found["metrics"] = with_events(own, events, dark=view.dark)
+        marked = with_thresholds(own, drawn_rules(), dark=view.dark)
+        found["metrics"] = with_events(marked, events, dark=view.dark)
     if "cluster" in view.figures and (states := read_states(folder)):
         span = _span(overview, *view.range_ns(folder / "telemetry"))
         found["cluster"] = cluster_figure(states, span, dark=view.dark, width=view.width)

@@ -10,6 +10,8 @@ from pydantic import Field, field_validator
 
 from gipfel_cluster.model import Frozen, OneLine
 
+from ..diagnosis.rules import Rule
+from ..rules.thresholds import with_thresholds
 from ..telemetry.events import Event
 from ..telemetry.figures.heat import HEAT_METRICS, heat_figure
 from ..telemetry.figures.lines import (
@@ -95,6 +97,7 @@ def figures_of(
     events: Sequence[Event] = (),
     *,
     only: Sequence[str] = (),
+    rules: Sequence[Rule] = (),
 ) -> dict[str, dict[str, Any]]:
     """Return figures by name: ``job``, ``host``, ``heat``, and ``gpu/<uuid>``, ``gauge/<metric>``.
 
@@ -104,6 +107,8 @@ def figures_of(
         The same time range in :data:`BUCKETS` and in :data:`HEAT_BUCKETS`.
     only
         Names of the figures to draw; empty for all.
+    rules
+        Rules whose bounds are drawn.
     """
     dark = view.dark
     gpus = {gpu.uuid: gpu for gpu in gpus_of(fine)}
@@ -126,7 +131,10 @@ def figures_of(
     for metric in view.gauges:
         if wanted(f"gauge/{metric}"):
             figures[f"gauge/{metric}"] = gauge_figure(fine, metric, dark=dark)
-    return figures
+    return {
+        name: figure if name == "heat" else with_thresholds(figure, rules, dark=dark)
+        for name, figure in figures.items()
+    }
 
 
 def event_texts(events: Sequence[Event]) -> list[dict[str, Any]]:
