@@ -57,13 +57,23 @@ describe('the plugins', () => {
 
   it('add their sections in the order of the panel', async () => {
     const { panel } = await activate(FEATURES);
-    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'runs', 'vetting', 'job', 'checkpoints']);
+    expect(sectionsOf(panel)).toEqual([
+      'saturation',
+      'workloads',
+      'runs',
+      'vetting',
+      'job',
+      'checkpoints',
+      'network'
+    ]);
   });
 
   it.each(['saturation', 'vetting'])('leave out %s alone where a site disables it', async name => {
     const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
     expect(sectionsOf(panel)).toEqual(
-      ['saturation', 'workloads', 'runs', 'vetting', 'job', 'checkpoints'].filter(each => each !== name)
+      ['saturation', 'workloads', 'runs', 'vetting', 'job', 'checkpoints', 'network'].filter(
+        each => each !== name
+      )
     );
   });
 
@@ -71,7 +81,7 @@ describe('the plugins', () => {
     'leave the panel as it is without %s',
     async name => {
       const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-      expect(sectionsOf(panel)).toHaveLength(6);
+      expect(sectionsOf(panel)).toHaveLength(7);
     }
   );
 

@@ -247,6 +247,13 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     expect(refused).to_contain_text("files.example:22/tcp2")
     expect(refused).to_contain_text("not on the allow list")
     screenshot(lab.page, "95-job-network-light")
+    lab.panel.get_by_role("tab", name="Network").click()
+    section = lab.panel.locator("[data-section='network']")
+    expect(section.get_by_role("row", name="203.0.113.5")).to_contain_text("3.2 MB")
+    expect(section.get_by_text("refused 2 times: files.example:22")).to_be_visible()
+    screenshot(lab.page, "95-panel-network-light")
+    section.get_by_role("button", name="All connections on the job page").click()
+    expect(job.get_by_role("tab", name="Network", selected=True)).to_be_visible()
     job.get_by_role("tab", name="Metrics").click()
     expect(job.locator("[data-figure='roofline'] .scatterlayer .point").first).to_be_visible()
     drawn = [trace.get("name", "") for trace in traces(job.locator("[data-figure='bands']"))]

@@ -129,7 +129,8 @@ def test_tabs_follow_the_keyboard_and_are_remembered(lab: LabPage, screenshot: S
     for key, name in (
         ("ArrowRight", "Workloads"),
         ("Home", "Saturation"),
-        ("End", "Checkpoints"),
+        ("End", "Network"),
+        ("ArrowLeft", "Checkpoints"),
         ("ArrowLeft", "Job"),
         ("ArrowLeft", "Vetting"),
     ):

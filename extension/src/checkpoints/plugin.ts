@@ -1,7 +1,7 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { addDocumentTab, documentSection } from '../job/document-tab';
+import { addDocumentTab } from '../job/document-tab';
 import { IGipfelJob, IGipfelPanel } from '../tokens';
 import { checkpointsTab } from './tab';
 
@@ -19,8 +19,7 @@ export const checkpointsPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const tab = checkpointsTab(trans);
-    addDocumentTab(app, job, trans, tab);
-    panel?.addSection(documentSection(app, job, trans, tab), { rank: 450 });
+    const section = addDocumentTab(app, job, trans, checkpointsTab(trans));
+    panel?.addSection(section, { rank: 450 });
   }
 };

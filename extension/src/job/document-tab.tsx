@@ -6,7 +6,7 @@ import * as React from 'react';
 
 import { Notice } from '../common/notice';
 import { requestJson } from '../common/request';
-import type { IGipfelJob, IJobTab, IJobTabProps, ISection } from '../tokens';
+import type { IGipfelJob, IJobTabProps, ISection } from '../tokens';
 import { JobDocumentModel } from './document';
 
 /** A tab of the job page that shows one document on the run. */
@@ -21,56 +21,80 @@ export interface IDocumentTab<T> {
   /** True if the document has figures, which are drawn for a dark or a light page. */
   readonly themed?: boolean;
   readonly Content: React.ComponentType<IJobTabProps & { readonly value: T }>;
+  /** The content in the panel, which is narrow; by default `Content`. */
+  readonly Short?: React.ComponentType<IJobTabProps & { readonly value: T }>;
 }
 
-/** Add a tab that requests its document while it is visible; it says what failed, and offers to try again. */
+/**
+ * Add a tab that requests its document while it is visible; it says what failed, and offers to try again.
+ *
+ * Returns a section of the panel for the same run, which shares the document and its requests with the tab.
+ */
 export function addDocumentTab<T>(
   app: JupyterFrontEnd,
   job: IGipfelJob,
   trans: TranslationBundle,
   tab: IDocumentTab<T>
-): void {
+): ISection {
   const { id, title, rank } = tab;
-  const { Body, setVisible } = documentView(app, job, trans, tab, id);
-  job.addTab({ id, title, Body, setVisible }, { rank });
+  const { selection, state } = job;
+  const model = documentModel(app, job, tab);
+  const visibleIn = new Set<string>();
+  const setVisibleIn = (place: string, visible: boolean): void => {
+    if (visible) {
+      visibleIn.add(place);
+    } else {
+      visibleIn.delete(place);
+    }
+    model.setVisible(visibleIn.size > 0);
+  };
+  const Body = (props: IJobTabProps): React.JSX.Element => (
+    <DocumentFrame model={model} tab={tab} trans={trans} {...props} />
+  );
+  job.addTab(
+    {
+      id,
+      title,
+      Body,
+      setVisible: visible => {
+        setVisibleIn('tab', visible);
+      }
+    },
+    { rank }
+  );
+  const short = { ...tab, Content: tab.Short ?? tab.Content };
+  return {
+    id,
+    title,
+    Body: () => <Section model={model} tab={short} trans={trans} selection={selection} state={state} />,
+    setVisible: visible => {
+      setVisibleIn('section', visible);
+    }
+  };
 }
 
-/** Return a section of the panel with the document of a tab, for the run that the job page shows. */
-export function documentSection<T>(
-  app: JupyterFrontEnd,
-  job: IGipfelJob,
-  trans: TranslationBundle,
-  tab: IDocumentTab<T>
-): ISection {
-  const { id, title } = tab;
-  const { selection, state } = job;
-  const { Body, setVisible } = documentView(app, job, trans, tab, `${id}-section`);
-  const Section = (): React.JSX.Element => (
+/** A document in the panel, which names the run unless it is that of this server. */
+function Section<T>(props: IFrameProps<T>): React.JSX.Element {
+  const { trans, selection } = props;
+  return (
     <UseSignal signal={selection.changed}>
       {() => (
         <>
           {selection.run !== '' && (
             <p className="jp-Gipfel-pad">{trans.__('Run %1, as on the job page', selection.run)}</p>
           )}
-          <Body selection={selection} state={state} />
+          <DocumentFrame {...props} />
         </>
       )}
     </UseSignal>
   );
-  return { id, title, Body: Section, setVisible };
 }
 
-/** Return a view of a document with a model of its own, called `name`. */
-function documentView<T>(
-  app: JupyterFrontEnd,
-  job: IGipfelJob,
-  trans: TranslationBundle,
-  tab: IDocumentTab<T>,
-  name: string
-): Required<Pick<IJobTab, 'Body' | 'setVisible'>> {
+/** Return the model of a tab's document. */
+function documentModel<T>(app: JupyterFrontEnd, job: IGipfelJob, tab: IDocumentTab<T>): JobDocumentModel<T> {
   const { id, themed = false } = tab;
   const settings = app.serviceManager.serverSettings;
-  const model = new JobDocumentModel<T>(
+  return new JobDocumentModel<T>(
     ({ run, launch, layout, dark }) => {
       const words = {
         run,
@@ -82,15 +106,8 @@ function documentView<T>(
     },
     job.selection,
     job.state,
-    { name, themed }
+    { name: id, themed }
   );
-  const setVisible = (visible: boolean): void => {
-    model.setVisible(visible);
-  };
-  const Body = (props: IJobTabProps): React.JSX.Element => (
-    <DocumentFrame model={model} tab={tab} trans={trans} {...props} />
-  );
-  return { Body, setVisible };
 }
 
 interface IFrameProps<T> extends IJobTabProps {

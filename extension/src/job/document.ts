@@ -92,7 +92,8 @@ export class JobDocumentModel<T> implements IDisposable {
     } finally {
       this._changed.emit();
     }
-    return this._state.job?.growing === true ? GROWING_MS : null;
+    // The panel shows a document of this server's own run also before the job page has loaded the run.
+    return (this._state.job?.growing ?? run === '') ? GROWING_MS : null;
   }
 
   private _key(): string {

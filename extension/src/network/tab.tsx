@@ -8,29 +8,36 @@ import { Table } from '../common/table';
 import { sizeText } from '../communication/matrix';
 import type { IDocumentTab } from '../job/document-tab';
 
-/** Return the tab "Network" of the job page. */
-export function networkTab(trans: TranslationBundle): IDocumentTab<IJobNetwork> {
+/** Rows of the panel's section. */
+const MOST_ROWS = 8;
+
+/**
+ * Return the tab "Network" of the job page, with a short form for the panel.
+ *
+ * @param openTab Opens the tab.
+ */
+export function networkTab(trans: TranslationBundle, openTab: () => void): IDocumentTab<IJobNetwork> {
   return {
     id: 'network',
     title: trans.__('Network'),
     rank: 38,
     reading: trans.__('Reading connections…'),
-    Content: ({ value }) => <Content trans={trans} value={value} />
+    Content: ({ value }) => <Content trans={trans} value={value} />,
+    Short: ({ value }) => <Short trans={trans} value={value} openTab={openTab} />
   };
 }
 
-function Content(props: { trans: TranslationBundle; value: IJobNetwork }): React.JSX.Element {
+interface IContentProps {
+  readonly trans: TranslationBundle;
+  readonly value: IJobNetwork;
+}
+
+function Content(props: IContentProps): React.JSX.Element {
   const { trans, value } = props;
-  if (!value.recorded && !value.gated && value.gate.length === 0) {
-    return (
-      <Notice
-        shape="○"
-        text={trans.__('No connections were recorded. The recorder of a job looks for them once a second.')}
-      />
-    );
+  if (isEmpty(value)) {
+    return <Nothing trans={trans} />;
   }
-  const ports = value.connections.filter(each => each.direction === 'listen');
-  const peers = value.connections.filter(each => each.direction !== 'listen');
+  const [peers, ports] = split(value);
   return (
     <>
       {value.closed !== '' && <Notice shape="▲" text={trans.__('The gates are closed: %1.', value.closed)} />}
@@ -51,6 +58,83 @@ function Content(props: { trans: TranslationBundle; value: IJobNetwork }): React
       </p>
     </>
   );
+}
+
+/** Peers outside of the cluster, what a gate refused, and ports that everybody reaches. */
+function Short(props: IContentProps & { openTab: () => void }): React.JSX.Element {
+  const { trans, value, openTab } = props;
+  if (isEmpty(value)) {
+    return <Nothing trans={trans} />;
+  }
+  const [peers, ports] = split(value);
+  const bytes = (each: IJobConnection): number => (each.sent ?? 0) + (each.received ?? 0);
+  const outside = peers.filter(each => !each.inside).sort((a, b) => bytes(b) - bytes(a));
+  const open = ports.filter(each => each.all_interfaces);
+  const refused = value.gate.filter(each => !each.allowed && each.protocol !== 'outside');
+  return (
+    <>
+      {value.closed !== '' && <Notice shape="▲" text={trans.__('The gates are closed: %1.', value.closed)} />}
+      <p>
+        <strong>
+          {value.recorded ? summary(peers, ports, trans) : trans.__('No connections were recorded')}
+        </strong>
+      </p>
+      {value.gate.length > 0 && <p>{gateSummary(value.gate, trans)}</p>}
+      {outside.length > 0 && (
+        <Table heads={[trans.__('Program'), trans.__('Peer'), trans.__('Sent'), trans.__('Received')]}>
+          {outside.slice(0, MOST_ROWS).map(each => (
+            <tr key={rowKey(each)}>
+              <th scope="row">{program(each, trans)}</th>
+              <td>{`${each.name === '' ? each.address : each.name} ${each.port}/${each.protocol}`}</td>
+              <td>{volume(each.sent, trans)}</td>
+              <td>{volume(each.received, trans)}</td>
+            </tr>
+          ))}
+        </Table>
+      )}
+      {open.slice(0, MOST_ROWS).map(each => (
+        <p key={rowKey(each)}>
+          {trans.__('▲ %1 listens on all interfaces, port %2', program(each, trans), each.port)}
+        </p>
+      ))}
+      {refused.slice(0, MOST_ROWS).map(each => (
+        <p key={[each.node, each.place, each.protocol].join(' ')}>
+          {trans._n('▲ refused once: %2', '▲ refused %1 times: %2', each.count, each.place)}
+        </p>
+      ))}
+      <div className="jp-Gipfel-actions">
+        <button className="jp-Gipfel-button" onClick={openTab}>
+          {trans.__('All connections on the job page')}
+        </button>
+      </div>
+    </>
+  );
+}
+
+function isEmpty(value: IJobNetwork): boolean {
+  return !value.recorded && !value.gated && value.gate.length === 0;
+}
+
+function Nothing(props: { trans: TranslationBundle }): React.JSX.Element {
+  const { trans } = props;
+  return (
+    <Notice
+      shape="○"
+      text={trans.__('No connections were recorded. The recorder of a job looks for them once a second.')}
+    />
+  );
+}
+
+/** Return the connections with peers, and the ports that programs opened. */
+function split(value: IJobNetwork): [peers: IJobConnection[], ports: IJobConnection[]] {
+  return [
+    value.connections.filter(each => each.direction !== 'listen'),
+    value.connections.filter(each => each.direction === 'listen')
+  ];
+}
+
+function volume(bytes: number | null, trans: TranslationBundle): string {
+  return bytes === null ? trans.__('not counted') : sizeText(bytes);
 }
 
 /** Hosts that programs behind a network gate requested: refused ones first, then allowed ones. */
@@ -159,8 +243,8 @@ function Peers(props: { rows: readonly IJobConnection[]; trans: TranslationBundl
           <td>{`${each.direction === 'out' ? '→' : '←'} ${each.address} ${each.port}/${each.protocol}`}</td>
           <td>{each.inside ? trans.__('cluster') : outsideText(each, trans)}</td>
           <td>{each.connections}</td>
-          <td>{each.sent === null ? trans.__('not counted') : sizeText(each.sent)}</td>
-          <td>{each.received === null ? trans.__('not counted') : sizeText(each.received)}</td>
+          <td>{volume(each.sent, trans)}</td>
+          <td>{volume(each.received, trans)}</td>
           <td>{each.node}</td>
         </tr>
       ))}
