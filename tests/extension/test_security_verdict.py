@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -30,6 +31,7 @@ from gipfel_extension.server.network_end import end_network
 from gipfel_extension.server.security import job_verdict, kept_verdicts, scanned, shared_security
 from gipfel_extension.telemetry.events import read_events, report_to_job
 from gipfel_spawner.form.options import OptionError
+from gipfel_spawner.handlers.security import SharedSecurity
 from gipfel_spawner.start import account
 
 _STATUS = "Package: openssl\nStatus: install ok installed\nVersion: 1.0\nArchitecture: amd64\n\n"
@@ -142,7 +144,43 @@ def test_operators_see_numbers_and_end_the_network(
     (other / "telemetry").mkdir(parents=True)
     (other / "record.json").write_text("{}")
     assert _run("net", str(other), "--end", "x").return_value == 1
-    assert shared_security(other, environment)["critical"] is None
+    shown = SharedSecurity.model_validate(shared_security(other, environment))
+    assert (shown.critical, shown.texts) == (None, ("no container image",))
+
+
+def test_operators_see_whether_all_some_or_no_packages_were_judged(tmp_path: Path) -> None:
+    def texts(**verdict: Any) -> tuple[str, ...]:
+        keep_verdict(tmp_path, SecurityVerdict(image="/x", **verdict))
+        return SharedSecurity.model_validate(shared_security(tmp_path, {})).texts
+
+    (tmp_path / "telemetry").mkdir()
+    assert texts(packages=3, advisories_days=2.0) == ("advisories 2 d old",)
+    partly = {"packages": 3, "advisories_days": 2.0, "not_judged": ("There are no advisories for x.",)}
+    assert texts(**partly) == ("image judged in part", "advisories 2 d old")
+    assert texts(high=2, **partly) == ("2 high", "image judged in part", "advisories 2 d old")
+    assert texts(not_judged=("There is no mirror of advisories.",)) == ("image not judged",)
+    assert texts(packages=3, not_judged=("There is no mirror of advisories.",)) == ("image not judged",)
+
+
+def test_the_verdict_of_the_job_is_not_replaced_by_a_server_that_sees_less(
+    tmp_path: Path, image: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "record.json").write_text(json.dumps({"image": {"path": str(image)}}))
+    hidden = environment | {"GIPFEL_ADVISORIES": str(tmp_path / "not mounted here")}
+    found = job_verdict(run, hidden)
+    assert found is not None
+    assert "not visible in this container" in found.line
+    assert kept_verdict(run) is None
+    of_job = image_verdict(str(image), environment)
+
+    def slow(image: str, environment: dict[str, str]) -> SecurityVerdict:
+        keep_verdict(run, of_job)
+        return SecurityVerdict(image=image, not_judged=("x",))
+
+    monkeypatch.setattr("gipfel_extension.server.security.image_verdict", slow)
+    assert job_verdict(run, environment) == of_job == kept_verdict(run)
 
 
 def test_a_damaged_verdict_is_none(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.image_verdict import (
+    ADVISORIES,
     SecurityVerdict,
     is_configured,
     keep_verdict,
@@ -48,21 +50,31 @@ def job_verdict(run: Path, environment: Mapping[str, str]) -> SecurityVerdict | 
     kept = kept_verdict(run)
     if kept is not None:
         return kept
-    try:
-        image = read_json(run / "record.json", _MAX_RECORD_BYTES)["image"]["path"]
-    except (OSError, ValueError, KeyError, TypeError):
+    image = _image_of(run)
+    if not image:
         return None
-    if not isinstance(image, str) or not image:
-        return None
-    if image.startswith("/") and is_configured(environment) and not Path(image).exists():
+    mirror = environment.get(ADVISORIES, "")
+    visible = Path(image).exists() and (not mirror or Path(mirror).exists())
+    if image.startswith("/") and is_configured(environment) and not visible:
+        # Not written: the job, which sees both, may still write its verdict.
         reason = "It was not judged when the job started, and is not visible in this container."
         return unjudged(image, policy_of(environment), reason)
     verdict = image_verdict(image, environment)
-    try:
+    if (kept := kept_verdict(run)) is not None:
+        # The job has written its verdict in the meantime.
+        return kept
+    with suppress(OSError):
         keep_verdict(run, verdict)
-    except OSError:
-        return verdict
     return verdict
+
+
+def _image_of(run: Path) -> str:
+    """Return the image of a run by its record; empty without one."""
+    try:
+        image = read_json(run / "record.json", _MAX_RECORD_BYTES)["image"]["path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return image if isinstance(image, str) else ""
 
 
 def shared_security(run: Path, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -70,19 +82,29 @@ def shared_security(run: Path, environment: Mapping[str, str]) -> dict[str, Any]
     gate = read_gate(run)
     kinds = Counter(event.kind for event in read_events(run / "telemetry"))
     verdict = job_verdict(run, environment)
-    judged = verdict is not None and not verdict.not_judged
     days = verdict.advisories_days if verdict else None
+    image = "none" if verdict is None else _how_judged(verdict)
+    compared = verdict if image in ("judged", "partly") else None
     state = "closed" if gate.closed else "open" if gate.used else "none"
     return {
         "gate": state,
+        "image": image,
         "refused": min(_MAX_COUNT, sum(row.count for row in gate.rows if not row.allowed)),
         "over_limit": min(_MAX_COUNT, sum(kinds[kind] for kind in _OVER_LIMIT)),
-        "critical": verdict.critical if verdict and (judged or verdict.critical) else None,
-        "high": verdict.high if verdict and (judged or verdict.high) else None,
+        "critical": compared.critical if compared else None,
+        "high": compared.high if compared else None,
         "malicious": min(_MAX_COUNT, kinds["malicious_file"]),
         "excepted": len(verdict.excepted) if verdict else 0,
         "advisories_days": None if days is None else int(days),
     }
+
+
+def _how_judged(verdict: SecurityVerdict) -> str:
+    """Return whether all packages were compared with advisories (``judged``), some, or none."""
+    if not verdict.not_judged:
+        return "judged"
+    found = verdict.critical or verdict.high or verdict.medium or verdict.low
+    return "partly" if found or (verdict.packages and verdict.advisories_days is not None) else "unjudged"
 
 
 def security_document(run: Path, launch: str | None, environment: Mapping[str, str]) -> dict[str, Any]:

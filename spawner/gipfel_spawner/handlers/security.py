@@ -27,12 +27,14 @@ class SharedSecurity(Frozen):
 
     ``gate`` is ``none`` if nothing has run behind a gate, ``closed`` after the gates' network was ended.
     ``refused`` counts refused connections, ``over_limit`` how often the job's traffic exceeded a limit of the
-    site. ``critical`` and ``high`` count known vulnerabilities of the image, None if it was not judged;
-    ``excepted`` counts those that the site has accepted, ``advisories_days`` is the age of the advisories in
-    days. ``malicious`` counts malicious files among those that were scanned in this run.
+    site. ``critical`` and ``high`` count known vulnerabilities of the image, None if it was not judged; if
+    ``image`` is ``partly``, parts of it could not be judged, and there may be more. ``excepted`` counts those
+    that the site has accepted, ``advisories_days`` is the age of the advisories in days. ``malicious`` counts
+    malicious files among those that were scanned in this run.
     """
 
     gate: Literal["none", "open", "closed"] = "none"
+    image: Literal["none", "judged", "partly", "unjudged"] = "judged"
     refused: int = Field(0, ge=0, le=10**6)
     over_limit: int = Field(0, ge=0, le=10**6)
     critical: int | None = Field(None, ge=0, le=10**6)
@@ -53,9 +55,13 @@ class SharedSecurity(Frozen):
             found.append("▲ network over the limit")
         if self.high:
             found.append(f"{self.high} high")
-        if self.critical is None:
+        if self.image == "none":
+            found.append("no container image")
+        elif self.critical is None:
             found.append("image not judged")
-        elif self.advisories_days is not None:
+        elif self.image == "partly":
+            found.append("image judged in part")
+        if self.critical is not None and self.advisories_days is not None:
             found.append(f"advisories {self.advisories_days} d old")
         if self.excepted:
             found.append(f"{self.excepted} excepted")
