@@ -24,7 +24,7 @@ _ALLOWED = {
     "extension/gipfel_extension/telemetry/ranks.py": "counters of the kernel",
     "extension/gipfel_extension/storage/job_files.py": "what the kernel says of processes",
     "extension/gipfel_extension/data/sample_reader.py": "runs in a process that has a time limit",
-    "extension/gipfel_extension/recorder/metrics_directory.py": "what the kernel says of processes",
+    "extension/gipfel_extension/recorder/open_files.py": "what the kernel says of processes",
     "extension/gipfel_extension/network/sockets.py": "what the kernel says of processes",
     "extension/gipfel_extension/recorder/job_processes.py": "what the kernel says of processes",
     "extension/gipfel_extension/topology/collect/hardware.py": "sysfs, which no user can replace",

@@ -23,7 +23,7 @@ from gipfel_extension.diagnosis.pace import RunPace, compare_paces, find_changes
 from gipfel_extension.diagnosis.phases import find_phases
 from gipfel_extension.diagnosis.series_changes import find_explanation, find_series_changes
 from gipfel_extension.diagnosis.steps import StepTable, metrics_of_run
-from gipfel_extension.recorder.metrics_directory import MetricsDirectory
+from gipfel_extension.tracking.run_metrics import MetricsDirectory
 
 
 def noise(steps: int, cv: float = 0.02, seed: int = 5) -> np.ndarray:

@@ -14,6 +14,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.submission import ChosenRuntime, submission_context
 from gipfel_extension.saturation.advice.checkpoint import daly
 from gipfel_extension.saturation.settings import Settings
+from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_extension.training.launch import DryRun, Launch, launch
 from gipfel_extension.training.launches.planning import caller_python
 from gipfel_extension.training.record.spec import LaunchSpec
@@ -47,6 +48,30 @@ def virtual(tmp_path: Path) -> Path:
     folder = tmp_path / "own venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     return folder
+
+
+def test_metrics_in_the_lines_of_logs_are_those_of_the_run_by_rank(tmp_path: Path) -> None:
+    lines = (
+        "import os\nfor n in range(30): print(f'step {n} loss {5 - n / 10 + int(os.environ[\"RANK\"])}')\n"
+    )
+    (tmp_path / "train.py").write_text(lines)
+    environment = {
+        "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GIPFEL_RUNS": str(tmp_path / "runs"),
+        "GIPFEL_SCHEDULER": "local",
+    }  # fmt: skip
+    pattern = r"step (?P<step>\d+) loss (?P<train__loss>\S+)"
+    spec = LaunchSpec(target="train.py", launcher="srun", gpus_per_node=2, metrics_pattern=pattern)
+    started = launch(spec, environment, directory=tmp_path)
+    assert isinstance(started, Launch)
+    assert started.wait(60) == 0, started.state
+    found = read_metrics(Path(started.state.run))
+    for rank in (0, 1):
+        series = found.find("train/loss", rank)
+        assert series is not None
+        assert series.values.tolist() == pytest.approx([5 - n / 10 + rank for n in range(30)])
+        assert series.launch.endswith(f"/{started.folder.name}")
+    with pytest.raises(ValueError, match="no named group"):
+        LaunchSpec(target="train.py", metrics_pattern="loss .*")
 
 
 def test_ranks_run_in_the_activated_environment_and_a_restart_says_why(tmp_path: Path, virtual: Path) -> None:

@@ -11,8 +11,8 @@ from event_bytes import event, frame, simple
 from recorder_process import TwoClocks
 
 from gipfel_extension.cli.recorded_run import _metrics_arguments
-from gipfel_extension.recorder.metrics_directory import MetricsDirectory
 from gipfel_extension.telemetry.user_metrics import UserMetrics, read_metrics
+from gipfel_extension.tracking.run_metrics import MetricsDirectory
 
 _SECOND = 10**9
 

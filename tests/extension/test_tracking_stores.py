@@ -13,11 +13,12 @@ from event_bytes import event, frame, simple
 from recorder_process import TwoClocks, until
 
 from gipfel_extension.cli.main import main
-from gipfel_extension.recorder.metrics_directory import MetricsDirectory, OpenFiles
+from gipfel_extension.recorder.open_files import OpenFiles
 from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_extension.tracking import Follower, Scalar
 from gipfel_extension.tracking.find import log_kind
 from gipfel_extension.tracking.mlflow import is_mlflow_database
+from gipfel_extension.tracking.run_metrics import MetricsDirectory
 from gipfel_extension.tracking.text_formats import LogPattern, PatternError
 
 #: Written by wandb 0.31: 70 rows, see :func:`_expected`. It is longer than a block of 32 KiB.

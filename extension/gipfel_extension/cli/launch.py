@@ -166,6 +166,14 @@ class _StartCommand(click.Command):
     "`gipfel diagnose`. Default: on.",
 )
 @click.option(
+    "--metrics",
+    "metrics_pattern",
+    default="",
+    metavar="REGEX",
+    help="Named groups in the lines of the ranks' logs are metrics of the run: 'step (?P<step>\\d+) .*loss "
+    "(?P<loss>\\S+)'. See `gipfel metrics --help`.",
+)
+@click.option(
     "--hang-after",
     "hang_after_s",
     default=300.0,

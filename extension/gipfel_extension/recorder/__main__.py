@@ -19,12 +19,13 @@ from ..telemetry.sample import SourceError
 from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_source
 from ..telemetry.store.fine import FineRetention
 from ..topology.collect import is_first_node, record_topology
+from ..tracking.run_metrics import MetricsDirectory
 from ..tracking.text_formats import PatternError
 from .job_processes import NetworkMonitor
 from .journal import Journal
 from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
-from .metrics_directory import MetricsDirectory, OpenFiles
 from .metrics_file import MetricsFile
+from .open_files import OpenFiles
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 from .storage_monitor import StorageMonitor

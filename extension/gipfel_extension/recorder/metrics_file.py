@@ -10,6 +10,7 @@ from typing import Any
 
 from ..telemetry.sources import Clock
 from ..telemetry.user_metrics import METRICS_FILE
+from ..tracking.run_metrics import append_lines
 
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 64
@@ -120,27 +121,6 @@ class MetricsFile:
             "values": dict(list(values.items())[:_MAX_VALUES]),
         }
         return json.dumps(found, separators=(",", ":")).encode() + b"\n"
-
-
-def append_lines(target: Path, lines: bytes) -> None:
-    """Append whole lines to a run's ``metrics.jsonl``; create it with mode 0600 where it is missing.
-
-    Raises
-    ------
-    OSError
-        It cannot be written as a whole.
-    """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    handle = os.open(target, flags, 0o600)
-    try:
-        end = os.fstat(handle).st_size
-        # Keep another writer's unfinished line separate.
-        if end and os.pread(handle, 1, end - 1) != b"\n":
-            lines = b"\n" + lines
-        if os.write(handle, lines) < len(lines):
-            raise OSError(28, os.strerror(28), str(target))
-    finally:
-        os.close(handle)
 
 
 def size_of(path: Path) -> int:

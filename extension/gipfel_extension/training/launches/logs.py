@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -22,6 +23,9 @@ from gipfel_cluster.workloads.logs import MAX_BYTES, Cursor, LogFiles, LogLine, 
 
 from ...telemetry.files import open_log, read_tail
 from ..record import LaunchState
+
+if TYPE_CHECKING:
+    from ...tracking.run_metrics import MetricsDirectory, OpenFile
 
 __all__ = [
     "RATES",
@@ -122,10 +126,17 @@ class ErrorLines:
 
 
 class LogTimes:
-    """Recorder of the sizes of the ranks' logs, at most once per second."""
+    """Recorder of the sizes of the ranks' logs, at most once per second.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    metrics
+        Follower of the metrics in the lines of the logs, if there is one.
+    """
+
+    def __init__(self, folder: Path, metrics: "MetricsDirectory | None" = None) -> None:
         self._folder = folder
+        self._metrics = metrics
         self._sizes: dict[str, int] = {}
         self._recorded_at = 0.0
 
@@ -135,6 +146,8 @@ class LogTimes:
         if now - self._recorded_at < _EVERY_S:
             return
         self._recorded_at = now
+        if self._metrics is not None:
+            self._metrics.poll()
         grown, written_ns = {}, 0
         with suppress(OSError):
             for path in self._folder.glob("rank-*.log"):
@@ -149,6 +162,46 @@ class LogTimes:
                 content = [min(written_ns, time.time_ns()), grown]
                 with os.fdopen(open_log(self._folder / TIMES), "a") as file:
                     file.write(json.dumps(content, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        """Read the rest of the logs' metrics; takes up to 10 s."""
+        if self._metrics is not None:
+            self._metrics.close()
+
+
+class RankLogs:
+    """The ranks' logs of a launch as files with metrics, for `MetricsDirectory`."""
+
+    inside_run = True
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        from ...tracking.find import log_kind  # noqa: PLC0415 - pyarrow is slow to import
+        from ...tracking.text_formats import LogPattern  # noqa: PLC0415
+
+        self._folder = folder
+        self._kind = log_kind(LogPattern(pattern))
+
+    def find(self) -> "list[OpenFile]":
+        """Return the log of each rank."""
+        from ...tracking.run_metrics import OpenFile  # noqa: PLC0415
+
+        files = launch_logs(self._folder).files
+        return [OpenFile(path.resolve(), self._kind, rank) for rank, path in files.items()]
+
+
+def metrics_of_logs(folder: Path, run: str, pattern: str, node: str) -> "MetricsDirectory | None":
+    """Return a follower that copies metrics from the ranks' logs into a run; None without run or pattern."""
+    if not pattern or not run:
+        return None
+    from ...telemetry.sources import SystemClock  # noqa: PLC0415
+    from ...tracking.run_metrics import MetricsDirectory  # noqa: PLC0415
+
+    clock = SystemClock()
+    name = f"{folder.parent.parent.name}/{folder.name}"
+    logs = RankLogs(folder, pattern)
+    return MetricsDirectory(
+        None, Path(run), node, clock, since_ns=clock.time_ns(), open_files=logs, launch=name
+    )
 
 
 #: Rank, time since 1970 in ns, finite numbers by name.

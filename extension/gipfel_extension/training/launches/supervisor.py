@@ -39,7 +39,7 @@ from .allocation import (
 from .attempt import RunningAttempt, tracking_variables
 from .hang_watch import HangWatch, report_end
 from .launchers import Attempt, addresses_of, check_attempt, free_port, launcher_of
-from .logs import LogTimes
+from .logs import LogTimes, metrics_of_logs
 
 _COMMAND_S = 30.0
 _LOOK_S = 0.5
@@ -82,7 +82,8 @@ class Supervisor:
         self._warned = ""
         self._warned_by_slurm = False
         self._time_limit = TimeLimit(environment, setting.slurm_job)
-        self._times = LogTimes(folder)
+        pattern, node = self._plan.spec.metrics_pattern, os.uname().nodename
+        self._times = LogTimes(folder, metrics_of_logs(folder, setting.run, pattern, node))
         self._hangs = HangWatch(folder, environment, self._plan.spec.hang_after_s)
         self._earlier_restarts = 0
         self._reasons: dict[int, str] = {}
@@ -118,6 +119,7 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - the error is written as the reason of the end
             path = getattr(error, "filename", None) or self._folder
             reason = f"The launch can't continue: {type(error).__name__}: {error} ({path})."
+        self._times.close()
         if outcome == "requeued":
             return 0
         failure = first_failure(self._folder, self._state.attempt) if outcome == "failed" else None

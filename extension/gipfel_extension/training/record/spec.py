@@ -89,6 +89,8 @@ class LaunchSpec(Placement):
     """Log the steps of every rank without a change of its program."""
     hang_after_s: float = Field(300.0, ge=0, le=86_400)
     """Minimum time in seconds without a step before a hang is reported; 0 for no alarm."""
+    metrics_pattern: str = Field("", max_length=4096)
+    """Regular expression whose named groups are metrics in the lines of the ranks' logs; empty for none."""
     network: Gate | None = None
     """Gate of the launch, with the hosts that ranks may reach; None if only the gates of the EDF and the site
     apply, if there are any."""
@@ -118,6 +120,15 @@ class LaunchSpec(Placement):
     def _can_be_arguments(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if any("\0" in word for word in value):
             raise ValueError("an argument holds a NUL character")
+        return value
+
+    @field_validator("metrics_pattern")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        if value:
+            from ...tracking.text_formats import LogPattern  # noqa: PLC0415 - pyarrow is slow to import
+
+            LogPattern(value)
         return value
 
     @model_validator(mode="after")

@@ -1,39 +1,21 @@
-"""Follower of the metric files that a training writes: their values become user metrics of the run.
-
-It follows the files below a directory, and files that the job's processes have open for writing, with the
-rank of the process. Open files are found in ``/proc/PID/fd`` of this user's processes, so that no directory
-has to be guessed. Only formats that hold nothing but metrics are followed this way (TensorBoard, W&B,
-MLflow's database). A file that is opened again for each value is found only by chance. Files with other names
-are not touched, not even by ``stat``, which is slow on a parallel file system.
-"""
+"""Copies of the metrics that a training writes in a run's ``metrics.jsonl``, while its files grow."""
 
 import json
 import logging
 import math
 import os
-import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ..telemetry.ranks import rank_of_environment, read_environment
 from ..telemetry.sources import Clock
 from ..telemetry.user_metrics import METRICS_FILE
-from ..tracking import FileSummary, Follower, Scalar
-from ..tracking.find import Kind, kind_of, log_kind
-from ..tracking.text_formats import LogPattern
-from .job_processes import JobProcesses
-from .metrics_file import append_lines
-
-#: Formats whose files contain only metrics, and a pattern for the names of these files.
-_KINDS = frozenset(("TensorBoard", "W&B", "MLflow database"))
-_NAME = re.compile(r"\.tfevents\.[^/]*$|\.(?:wandb|db|sqlite|sqlite3)$")
-_MOST_FILES = 1000
-_ACCESS = os.O_WRONLY | os.O_RDWR
+from .find import FileSummary, Follower, Kind, log_kind
+from .scalar import Scalar
+from .text_formats import LogPattern
 
 
 @dataclass(frozen=True)
@@ -51,75 +33,15 @@ class OpenFile:
     rank: int | None
 
 
-class OpenFiles:
-    """Finder of metric files by the processes that write them.
+class FileFinder(Protocol):
+    """Finder of metric files; without ``inside_run``, those in the run folder are left out."""
 
-    Parameters
-    ----------
-    root_pid
-        Root of the job's process tree; None for the processes of the Slurm job of `environment`.
-    """
-
-    def __init__(
-        self, root_pid: int | None, environment: Mapping[str, str], proc: Path = Path("/proc")
-    ) -> None:
-        self._processes = JobProcesses(root_pid, environment, proc)
-        self._proc = proc
-        #: Sizes of databases that are not MLflow's, or not yet: they are read again when their size changes.
-        self._no_metrics: dict[Path, int] = {}
+    @property
+    def inside_run(self) -> bool:
+        """Whether files in the run folder count."""
 
     def find(self) -> list[OpenFile]:
-        """Return the metric files that are open now, each once, with the lowest rank that writes it."""
-        found: dict[Path, OpenFile] = {}
-        for pid in self._processes.find():
-            with suppress(OSError, ValueError):
-                written = list(self._written(pid))
-                rank = rank_of_environment(read_environment(self._proc / str(pid))) if written else None
-                for path, kind in written:
-                    known = found.get(path)
-                    if known is None or _order(rank) < _order(known.rank):
-                        found[path] = OpenFile(path, kind, rank)
-        return list(found.values())
-
-    def _written(self, pid: int) -> Iterator[tuple[Path, Kind]]:
-        folder = self._proc / str(pid)
-        entries = sorted((folder / "fd").iterdir(), key=lambda entry: int(entry.name))
-        for entry in entries[:_MOST_FILES]:
-            with suppress(OSError, ValueError):
-                target = str(entry.readlink())
-                if not target.startswith("/") or not _NAME.search(target):
-                    continue
-                if not _is_written(folder / "fdinfo" / entry.name):
-                    continue
-                about = entry.stat()
-                path = self._reachable(folder, about, target)
-                if path is None or self._no_metrics.get(path) == about.st_size:
-                    continue
-                kind = kind_of(path)
-                if kind is not None and kind.name in _KINDS:
-                    yield path, kind
-                else:
-                    self._no_metrics[path] = about.st_size
-
-    def _reachable(self, folder: Path, about: os.stat_result, target: str) -> Path | None:
-        """Return a path by which this process can open the file, which may be in a container."""
-        for path in (Path(target), Path(f"{folder}/root{target}")):
-            with suppress(OSError):
-                own = path.lstat()
-                if (own.st_dev, own.st_ino) == (about.st_dev, about.st_ino):
-                    return path
-        return None
-
-
-def _is_written(information: Path) -> bool:
-    for line in information.read_text().splitlines():
-        if line.startswith("flags:"):
-            return bool(int(line.split()[1], 8) & _ACCESS)
-    return False
-
-
-def _order(rank: int | None) -> float:
-    return float("inf") if rank is None else rank
+        """Return the files, each once."""
 
 
 _POLL_S = 2.0
@@ -151,7 +73,9 @@ class MetricsDirectory:
     pattern
         Regular expression for lines with metrics, if the files are logs; empty for other formats.
     open_files
-        Finder of the files that the job's processes have open.
+        Finder of further files, such as those that the job's processes have open.
+    launch
+        ``RUN/N`` of the launch whose ranks write the files; empty if unknown.
     run
         The run folder.
     since_ns
@@ -167,11 +91,13 @@ class MetricsDirectory:
         *,
         since_ns: int,
         pattern: str = "",
-        open_files: OpenFiles | None = None,
+        open_files: "FileFinder | None" = None,
+        launch: str = "",
     ) -> None:
         self._path = path
         self._logs = log_kind(LogPattern(pattern)) if pattern else None
         self._open_files = open_files
+        self._launch = {"launch": launch} if launch else {}
         self._target = run / METRICS_FILE
         #: Resolved, like the paths of open files, with which it is compared.
         self._run_folder = run.resolve()
@@ -233,7 +159,7 @@ class MetricsDirectory:
         ):
             self._looked_s = now_s
             for each in self._open_files.find():
-                if not each.path.is_relative_to(self._run_folder):
+                if self._open_files.inside_run or not each.path.is_relative_to(self._run_folder):
                     self._follower.add(each.path, each.kind, each.rank)
         if self._path is None:
             return
@@ -290,6 +216,7 @@ class MetricsDirectory:
             "monotonic_ns": self._clock.monotonic_ns() - passed,
             "node": self._node,
             "rank": rank,
+            **self._launch,
             "values": values if step is None else {"step": step, **values},
         }
         return json.dumps(content, separators=(",", ":")).encode() + b"\n"
@@ -303,3 +230,24 @@ def _untimed_steps(scalars: Sequence[Scalar]) -> int:
     """Return the number of consecutive groups of equal steps among the values without a time; at least 1."""
     steps = [each.step for each in scalars if each.time_ns is None]
     return 1 + sum(a != b for a, b in pairwise(steps))
+
+
+def append_lines(target: Path, lines: bytes) -> None:
+    """Append whole lines to a run's ``metrics.jsonl``; create it with mode 0600 where it is missing.
+
+    Raises
+    ------
+    OSError
+        It cannot be written as a whole.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(target, flags, 0o600)
+    try:
+        end = os.fstat(handle).st_size
+        # Keep another writer's unfinished line separate.
+        if end and os.pread(handle, 1, end - 1) != b"\n":
+            lines = b"\n" + lines
+        if os.write(handle, lines) < len(lines):
+            raise OSError(28, os.strerror(28), str(target))
+    finally:
+        os.close(handle)
