@@ -4,6 +4,8 @@ Prints two rows for each peer: files found (peer/ours), and false alarms (ours, 
 The files are those of the tests' zoo. Each peer is installed by pip into an environment of its own below
 ``build/peers`` and runs in a network namespace without routes, its telemetry off. One that can't be installed
 is named and left out.
+
+With ``--table`` it prints a Markdown table instead: which scanner finds which file.
 """
 
 import json
@@ -59,33 +61,36 @@ _FURTHER = {"fickling": ("typing-extensions",)}
 _LOOP = """
 import json, sys
 from pathlib import Path
-accused, errors = [], 0
+accused, errors = [], []
 for path in sorted(Path(sys.argv[1]).rglob("*")):
     if path.is_file():
         try:
             if accuses(str(path)): accused.append(str(path))
         except BaseException as error:
-            errors += 1
+            errors.append(str(path))
 print("\\n" + json.dumps({"accused": accused, "errors": errors}))
 """
 
 
 def main() -> int:
     """Measure; 1 where a peer finds more than Gipfel, or Gipfel accuses a harmless file of malice."""
+    as_table = sys.argv[1:] == ["--table"]
     with tempfile.TemporaryDirectory() as name:
         hostile, harmless = Path(name, "hostile"), Path(name, "harmless")
         zoo.write(_made(hostile), _HOSTILE)
         zoo.write(_made(harmless), zoo.BENIGN)
-        found = {each.path for each in TreeScan().items(hostile) if each.verdict != "plain"}
-        false = [each.path for each in TreeScan().items(harmless) if each.verdict == "malicious"]
-        rows = []
+        ours = {each.path: each.verdict for place in (hostile, harmless) for each in TreeScan().items(place)}
+        found = {path for path, verdict in ours.items() if _is_in(path, hostile) and verdict != "plain"}
+        false = [path for path, verdict in ours.items() if _is_in(path, harmless) and verdict == "malicious"]
+        rows, marks = [], {}
         for peer in _DRIVERS:
             python = peer_python(peer, [peer, *_FURTHER.get(peer, ())], _INSTALL_S)
             if python is None:
                 continue
             theirs, errors = _accused(python, peer, hostile)
-            alarms, _ = _accused(python, peer, harmless)
-            print(f"{peer}: {errors} of {len(_HOSTILE)} files could not be read by it.", file=sys.stderr)
+            alarms, others = _accused(python, peer, harmless)
+            print(f"{peer}: {len(errors)} of {len(_HOSTILE)} files could not be read by it.", file=sys.stderr)
+            marks[peer] = dict.fromkeys((*errors, *others), "!") | dict.fromkeys((*theirs, *alarms), "●")
             rows += [
                 _row(f"found, {peer} (peer/ours)", len(found), len(theirs), len(theirs) / len(found), 1.0),
                 _row(
@@ -96,11 +101,31 @@ def main() -> int:
                     0.0,
                 ),
             ]
+        if as_table:
+            _print_table(ours, marks, hostile)
+            return 0
     for row in rows:
         print(json.dumps(row))
     if not rows:
         return LEFT_OUT
     return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _is_in(path: str, folder: Path) -> bool:
+    return Path(path).is_relative_to(folder)
+
+
+def _print_table(ours: dict[str, str], marks: dict[str, dict[str, str]], hostile: Path) -> None:
+    """Print who accuses which file: ● accused, ○ not accused, ! not read."""
+    for title, wanted in (("hostile", True), ("harmless", False)):
+        print(f"| {title} file | `gipfel scan` | {' | '.join(marks)} |\n| --- {'| --- ' * (len(marks) + 1)}|")
+        for path, verdict in sorted(ours.items()):
+            if _is_in(path, hostile) is wanted:
+                name = "/".join(Path(path).parts[len(hostile.parts) :])
+                print(
+                    f"| `{name}` | {verdict} | {' | '.join(each.get(path, '○') for each in marks.values())} |"
+                )
+        print()
 
 
 def _made(folder: Path) -> Path:
@@ -120,8 +145,8 @@ def _row(name: str, ours: int, peer: int, ratio: float, bound: float) -> dict[st
     }
 
 
-def _accused(python: Path, peer: str, folder: Path) -> tuple[list[str], int]:
-    """Return the files that a peer accuses, and how many it could not read."""
+def _accused(python: Path, peer: str, folder: Path) -> tuple[list[str], list[str]]:
+    """Return the files that a peer accuses, and those that it could not read."""
     offline = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
     if shutil.which("unshare") is None:
         raise SystemExit("The peers run without a network, which needs unshare of util-linux.")

@@ -179,4 +179,9 @@ def test_models_that_were_left_out_are_counted(tmp_path: Path, monkeypatch: pyte
     found = judge([tmp_path], {})
     assert found is not None
     assert found.level == "unknown"
-    assert "only the first 2 entries" in found.line
+    assert f"could not be judged: {tmp_path}: stopped after 2 entries." in found.line
+    monkeypatch.setattr(verdicts, "_MOST_WALK_S", -1.0)
+    found = judge([tmp_path], {})
+    assert found is not None
+    assert found.level == "unknown"
+    assert f"could not be judged: {tmp_path}: stopped after 0 entries and -1 s." in found.line

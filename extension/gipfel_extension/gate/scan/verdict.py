@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +46,8 @@ _MOST_NOT_JUDGED, _MOST_LETTERS, _MOST_FIX_LETTERS = 100, 300, 1000
 _LOWEST_PRIORITY = 19
 _SERIOUS: Severity = "high"
 _MOST_FILES, _MOST_ENTRIES, _MOST_DEPTH = 1000, 20_000, 3
+#: Seconds that looking for models in the directories of one launch may take.
+_MOST_WALK_S = 2.0
 _LEVELS: tuple[Level, ...] = ("pass", "unknown", "warn", "fail")
 
 
@@ -140,22 +143,30 @@ def _is_model(name: str) -> bool:
     return name.lower().endswith((*MODEL_ENDINGS, "config.json"))
 
 
-def _model_files(folder: Path) -> tuple[list[Path], bool]:
-    """Return the model files in a directory, and whether it has more files than were looked at."""
+def _model_files(folder: Path, deadline: float) -> tuple[list[Path], str]:
+    """Return the model files in a directory, and why not all of its files were looked at; empty if all were.
+
+    Parameters
+    ----------
+    deadline
+        Time of `time.monotonic` at which to stop: a launch must not wait for a slow file system.
+    """
     found: list[Path] = []
     left, entries = [(folder, 0)], 0
     while left:
         place, depth = left.pop(0)
         with suppress(OSError), os.scandir(place) as listing:
             for each in listing:
+                if entries == _MOST_ENTRIES:
+                    return sorted(found), f"{folder}: stopped after {entries} entries."
+                if time.monotonic() > deadline:
+                    return sorted(found), f"{folder}: stopped after {entries} entries and {_MOST_WALK_S:g} s."
                 entries += 1
-                if entries > _MOST_ENTRIES:
-                    return sorted(found), True
                 if each.is_dir(follow_symlinks=False):
                     left += [(Path(each.path), depth + 1)] if depth < _MOST_DEPTH else []
                 elif _is_model(each.name) and each.is_file():
                     found.append(Path(each.path))
-    return sorted(found), False
+    return sorted(found), ""
 
 
 def judge_files(paths: Sequence[Path], environment: Mapping[str, str]) -> FilesVerdict | None:
@@ -165,17 +176,17 @@ def judge_files(paths: Sequence[Path], environment: Mapping[str, str]) -> FilesV
     files and files that can't be judged.
     """
     files: dict[Path, None] = {}
-    cut = []
+    cut, deadline = [], time.monotonic() + _MOST_WALK_S
     for each in paths:
-        inside, more = _model_files(each) if each.is_dir() else ([each], False)
+        inside, stopped = _model_files(each, deadline) if each.is_dir() else ([each], "")
         files |= dict.fromkeys(inside)
-        cut += [each] if more else []
+        cut += [stopped] if stopped else []
     found = _judge_files(list(files)[:_MOST_FILES], environment)
     lines, level = [], "unknown"
     if len(files) > _MOST_FILES:
         lines.append(f"{len(files) - _MOST_FILES} of {len(files)} model files, which were left out.")
         level = "fail" if policy_of(environment) == "refuse" else "unknown"
-    lines += [f"Of {each}, only the first {_MOST_ENTRIES} entries were looked at." for each in cut]
+    lines += cut
     if not lines:
         return found
     left_out = FilesVerdict(
