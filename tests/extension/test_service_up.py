@@ -1,5 +1,6 @@
 """A service from the command line to its end, on this machine: real job, front door and HTTP servers."""
 
+import contextlib
 import json
 import os
 import socket
@@ -280,6 +281,55 @@ def test_a_service_that_ends_at_its_start_says_why(gipfel: Command, tmp_path: Pa
     ended = gipfel("service", "up", "./bad.yaml", "--here", status=1)
     assert "has failed: The part a ended with status 4: no luck." in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+_MOVER = """\
+name: mover
+title: Mover
+parameters: {first: {help: The port of its first seconds.}}
+parts:
+  a:
+    listen: port
+    command: ["${python}", -I, PROGRAM, "${port}", "${parameters.first}"]
+    ready: {timeout_s: 6}
+"""
+_MOVING = """
+import http.server, sys
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def address_string(self):
+        return "client"
+for port in (int(sys.argv[2]), int(sys.argv[1]) + 1):
+    with http.server.HTTPServer(("127.0.0.1", port), Handler) as server:
+        server.handle_request() if port == int(sys.argv[1]) else server.serve_forever()
+"""
+
+
+def test_a_program_that_listens_elsewhere_or_changes_its_port_is_one_line(
+    gipfel: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "mover.py").write_text(_MOVING)
+    (tmp_path / "mover.yaml").write_text(_MOVER.replace("PROGRAM", str(tmp_path / "mover.py")))
+    up = ("service", "up", "./mover.yaml", "--here", "-p", "first")
+    elsewhere = gipfel(*up, "9099", status=1)
+    assert "The part a was not ready after 6 s" in elsewhere.stderr
+    (found,) = _services(tmp_path)
+    assert (found.state, _left(tmp_path)) == ("failed", [])
+    url = gipfel(*up, "8080").stdout.strip()
+    token = gipfel("service", "token", "mover").stdout.strip()
+    status, content = _get(url, token)
+    assert (status, content.count(b"\n")) == (502, 1)
+    gipfel("service", "down", "mover")
+    assert _left(tmp_path) == []
+
+
+def _left(home: Path) -> list[str]:
+    """Command lines of processes whose program is in a directory."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = each.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found += [words] if f"{home}/mover.py" in words else []
+    return found
 
 
 _LOADER = """\
