@@ -150,13 +150,13 @@ class Place:
                     back.write_text(each)
             group.rmdir()
 
-    def kill_agent(self, node: str) -> None:
-        """SIGKILL the staging's processes on a node."""
+    def signal_agent(self, node: str, number: int) -> None:
+        """Send a signal to the staging's processes on a node."""
         ours = os.readlink(f"/proc/{self.cluster.pid(node)}/ns/net")
         for pid in self.user.processes():
             line = Path(f"/proc/{pid}/cmdline").read_bytes()
             if b"data.stage.agent" in line and os.readlink(f"/proc/{pid}/ns/net") == ours:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
 
 def _processes_in(pid: int) -> Iterator[int]:
@@ -380,6 +380,31 @@ def test_the_jobs_memory_limit_is_kept_and_named(place: Place) -> None:
         assert wait_until(place.nothing_left, 10), place.left()
 
 
+@pytest.mark.parametrize("on_failure", ["continue", "stop"])
+def test_a_node_that_stands_still_is_named_and_others_go_on_or_stop(place: Place, on_failure: str) -> None:
+    node = place.cluster.node_names[1]
+    place.share.reset()
+    place.share.rate = _BYTES / 3
+    try:
+        command = f"{place.runtime}/bin/gipfel data stage {place.data} --to memory --json --stall-limit 12s"
+        number = place.start(f"{command} --on-failure {on_failure}")
+        assert wait_until(lambda: place.share.sent[node] > 2 << 20, 30)
+        place.signal_agent(node, signal.SIGSTOP)
+        status, out, _ = place.end(number)
+    finally:
+        place.share.rate = None
+    found = json.loads(out)
+    assert status == (on_failure == "stop"), found["reason"]
+    assert [each["node"] for each in found["copies"] if each["phase"] == "failed"] == [node]
+    assert "made no progress for 12 s" in found["copies"][1]["problem"]
+    assert f"{node}" in found["reason"]
+    if on_failure == "continue":
+        assert (found["copies"][0]["phase"], found["copies"][0]["done"]) == ("staged", _BYTES)
+        place.stop(found["id"])
+    # Slurm kills the stopped process, and its epilog.
+    assert wait_until(place.nothing_left, 40), place.left()
+
+
 def test_a_node_killed_in_the_middle_is_named_and_nothing_is_left_after_a_kill(place: Place) -> None:
     node = place.cluster.node_names[1]
     place.share.reset()
@@ -388,7 +413,7 @@ def test_a_node_killed_in_the_middle_is_named_and_nothing_is_left_after_a_kill(p
         command = f"{place.runtime}/bin/gipfel data stage {place.data} --to memory --json"
         number = place.start(f"{command} --on-failure continue")
         assert wait_until(lambda: place.share.sent[node] > 2 << 20, 30)
-        place.kill_agent(node)
+        place.signal_agent(node, signal.SIGKILL)
         status, out, err = place.end(number)
     finally:
         place.share.rate = None

@@ -39,6 +39,21 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * 1024 ** ("", "K", "M", "G", "T").index(found[2].upper()))
 
 
+def parse_seconds(text: str) -> int:
+    """Return the seconds of a time such as ``90s``, ``5m`` or one of Slurm's forms, but at least 1.
+
+    Raises
+    ------
+    ValueError
+        The text is not a time, or not limited.
+    """
+    from gipfel_cluster.scheduler.notation import parse_duration, slurm_time  # noqa: PLC0415
+
+    if not (seconds := parse_duration(slurm_time(text))):
+        raise ValueError("not a time such as 90s or 5m")
+    return seconds
+
+
 @click.command(
     epilog=examples(
         "gipfel data stage /scratch/imagenet.sqsh",
@@ -73,6 +88,14 @@ def parse_size(text: str) -> int:
     help="continue leaves a node that fails on the shared file system.",
 )
 @click.option(
+    "--stall-limit",
+    type=parse_seconds,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="A node that makes no progress for this long has failed.",
+)
+@click.option(
     "--max-memory",
     type=parse_size,
     metavar="SIZE",
@@ -92,6 +115,7 @@ def stage(
     tier: str,
     nodes: str,
     on_failure: str,
+    stall_limit: float,
     max_memory: int | None,
     max_disk: int | None,
     no_wait: bool,
@@ -120,6 +144,7 @@ def stage(
             to=tier,
             nodes=chosen,
             on_failure=on_failure,
+            silent_s=stall_limit,
             max_memory=max_memory,
             max_disk=max_disk,
         )

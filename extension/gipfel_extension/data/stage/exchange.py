@@ -192,7 +192,9 @@ class Exchange:
         """Request a chunk from a node; return whether the node had it."""
         if parent not in channels:
             address = self._peers[parent].address
-            channels[parent] = Channel.connect(address, self._key, _CONNECT_S)
+            # A node that stands still accepts connections, and then never answers.
+            limit_s = max(_HOLD_S + 1, min(_CONNECT_S, self._patience_s))
+            channels[parent] = Channel.connect(address, self._key, limit_s)
         channel, copy = channels[parent], self._copies[number]
         channel.send({"file": number, "chunk": index})
         answer, data = channel.receive()

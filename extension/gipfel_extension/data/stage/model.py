@@ -205,3 +205,23 @@ def _described(path: str, size: int, mtime_ns: int, etag: str, summary: Summary 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def describe_copies(copies: tuple[NodeCopy, ...], total: int, *, ready: bool) -> str:
+    """Return a sentence on the copies; ``total`` is the size of the data in bytes."""
+    failed = [each for each in copies if each.phase == "failed"]
+    staged = [each for each in copies if each.phase == "staged"]
+    without = f" Not on {', '.join(each.node for each in failed[:4])}: {failed[0].problem}" if failed else ""
+    if ready:
+        tiers = " and ".join(sorted({each.tier for each in staged}))
+        return f"staged on {len(staged)} of {len(copies)} nodes ({tiers}).{without}"
+    slow = [each for each in copies if each.problem and each.phase != "failed"]
+    doubt = f" {slow[0].node}: {slow[0].problem}" if slow else ""
+    return f"{100 * share_copied(copies, total):.0f} % copied.{doubt}{without}"
+
+
+def share_copied(copies: tuple[NodeCopy, ...], total: int) -> float:
+    """Return the share (0 to 1) of the data that the nodes have, without failed nodes."""
+    usable = [each for each in copies if each.phase != "failed"]
+    wanted = total * len(usable)
+    return sum(each.done for each in usable) / wanted if wanted else 1.0

@@ -37,7 +37,17 @@ from gipfel_cluster.workloads.directory import (
 )
 
 from ...telemetry.files import read_regular
-from .model import ITEMS, RENDEZVOUS, NodeCopy, StageItem, StageSpec, TransferState, list_items
+from .model import (
+    ITEMS,
+    RENDEZVOUS,
+    NodeCopy,
+    StageItem,
+    StageSpec,
+    TransferState,
+    describe_copies,
+    list_items,
+    share_copied,
+)
 from .wire import Channel, Rendezvous
 
 _MAX_BYTES = 1 << 20
@@ -46,6 +56,7 @@ _WRITE_S = 1.0
 _BEAT_S = 10.0
 _JOIN_S = 90.0
 _GRACE_S = 10.0
+_REMOVE_S = 30.0
 STOPPED = 143
 EPILOG = "epilog"
 _ITEMS = TypeAdapter(tuple[StageItem, ...])
@@ -291,6 +302,12 @@ class Supervisor:
                 coordinator.end()
                 step.wait(_GRACE_S)
                 (self._folder / RENDEZVOUS).unlink(missing_ok=True)
+                if step.stop() and not self._signal:
+                    # Slurm also kills the epilogs of tasks that it has to kill.
+                    words = {"command": (spec.epilog,), "name": "remove", "epilog": "", "fork": False}
+                    with contextlib.suppress(GipfelError, OSError):
+                        again = spec.model_copy(update=words)
+                        start_step(again, self._environment, job=self._setting).wait(_REMOVE_S)
 
     def _follow(self, coordinator: Coordinator, step: StepHandle) -> tuple[int, str, str]:
         planned, began = False, time.monotonic()
@@ -343,8 +360,8 @@ class Supervisor:
             return
         self._written = time.monotonic()
         became = {"ready_ns": time.time_ns()} if ready and not self._state.ready else {}
-        reason = _describe(copies, self._state.total, ready=ready)
-        progress = None if ready else _share(copies, self._state.total)
+        reason = describe_copies(copies, self._state.total, ready=ready)
+        progress = None if ready else share_copied(copies, self._state.total)
         self._change(copies=copies, ready=ready, reason=reason, progress=progress, **became)
 
     def _change(self, **changes: object) -> None:
@@ -355,25 +372,6 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signal = number
-
-
-def _describe(copies: tuple[NodeCopy, ...], total: int, *, ready: bool) -> str:
-    failed = [each for each in copies if each.phase == "failed"]
-    staged = [each for each in copies if each.phase == "staged"]
-    without = f" Not on {', '.join(each.node for each in failed[:4])}: {failed[0].problem}" if failed else ""
-    if ready:
-        tiers = " and ".join(sorted({each.tier for each in staged}))
-        return f"staged on {len(staged)} of {len(copies)} nodes ({tiers}).{without}"
-    slow = [each for each in copies if each.problem and each.phase != "failed"]
-    doubt = f" {slow[0].node}: {slow[0].problem}" if slow else ""
-    return f"{100 * _share(copies, total):.0f} % copied.{doubt}{without}"
-
-
-def _share(copies: tuple[NodeCopy, ...], total: int) -> float:
-    """Return the share (0 to 1) of the data that the nodes have, without failed nodes."""
-    usable = [each for each in copies if each.phase != "failed"]
-    wanted = total * len(usable)
-    return sum(each.done for each in usable) / wanted if wanted else 1.0
 
 
 def main(arguments: list[str]) -> int:
