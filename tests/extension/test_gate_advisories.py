@@ -327,3 +327,26 @@ def test_an_old_or_missing_mirror_is_never_clean(tmp_path, capsys):
         written = capsys.readouterr()
         assert shown in written.out
         assert written.err.count("could not be judged: ") == 1
+
+
+@pytest.mark.parametrize("events", [(), ({"fixed": "2"},), ({"last_affected": "3"},), ({"weird": "0"},)])
+def test_versions_that_begin_nowhere_are_not_judged(events, tmp_path, capsys):
+    root = images.put(
+        tmp_path / "root", {"usr/lib/python3/site-packages/x-1.dist-info/METADATA": images.metadata("x", "1")}
+    )
+    osv = images.mirror(tmp_path / "osv", images.advisory("A", "PyPI", "x", *events))
+    assert main(["scan", str(root), "--advisories", str(osv)]) == 2
+    assert "A.json could not be judged for x 1" in capsys.readouterr().err
+
+
+def test_a_time_in_the_future_does_not_keep_a_mirror_fresh(tmp_path, capsys):
+    root = images.put(
+        tmp_path / "root", {"usr/lib/python3/site-packages/x-3.dist-info/METADATA": images.metadata("x", "3")}
+    )
+    future = {**RECORD, "id": "F", "modified": "2999-01-01T00:00:00Z"}
+    old = {**RECORD, "id": "O", "modified": "2001-01-01T00:00:00Z"}
+    osv = images.mirror(tmp_path / "osv", future, old)
+    assert main(["scan", str(root), "--advisories", str(osv)]) == 2
+    assert "days old. Update the mirror" in capsys.readouterr().err
+    images.mirror(osv, RECORD, future)
+    assert main(["scan", str(root), "--advisories", str(osv)]) == 0

@@ -205,12 +205,16 @@ def _concerned(record: Any, packages: dict[str, list[Package]]) -> Iterator[Pack
 
 
 def modified_s(content: bytes) -> float:
-    """Return when an advisory was last changed, in seconds since 1970; 0 if it has no such time."""
+    """Return when an advisory was last changed, in seconds since 1970; 0 if it has no such time.
+
+    A time in the future counts as none: it would keep a mirror from ever becoming too old.
+    """
     found = _MODIFIED.search(content)
     try:
-        return datetime.fromisoformat(found[1].decode() + "+00:00").timestamp() if found else 0.0
+        modified = datetime.fromisoformat(found[1].decode() + "+00:00").timestamp() if found else 0.0
     except (ValueError, OverflowError):
         return 0.0
+    return modified if modified <= time.time() + _CLOCK_S else 0.0
 
 
 _WORDS: dict[str, Severity] = {
@@ -225,6 +229,8 @@ _WEIGHTS: dict[str, dict[str, float]] = {
     "UI": {"N": 0.85, "R": 0.62},
     "C": {"H": 0.56, "L": 0.22, "N": 0.0},
 }
+#: Seconds by which clocks may differ.
+_CLOCK_S = 86400.0
 _KINDS = ("fixed", "limit", "introduced", "last_affected")
 _PRIVILEGES = {"U": {"N": 0.85, "L": 0.62, "H": 0.27}, "C": {"N": 0.85, "L": 0.68, "H": 0.5}}
 
@@ -253,7 +259,7 @@ def match(record: dict[str, Any], package: Package) -> Vulnerability | None:
         fixed = _fixed_if_affected(affected, package)
         if fixed is not None:
             return Vulnerability(
-                id=str(record.get("id", ""))[:80],
+                id=str(record.get("id") or "advisory without an ID")[:80],
                 aliases=tuple(str(each)[:80] for each in _list(record, "aliases", "upstream")[:20]),
                 severity=_severity(record, affected),
                 ecosystem=package.ecosystem,
@@ -297,15 +303,18 @@ def _has_versions(affected: dict[str, Any]) -> bool:
 def _fixed_if_affected(affected: dict[str, Any], package: Package) -> str | None:
     """Return the fixed version, empty if none is known; None if the package's version is not affected."""
     version = package.advisory_version
-    found: str | None = None
+    is_listed = version in _list(affected, "versions")
+    found: str | None = "" if is_listed else None
     for each in _list(affected, "ranges"):
         if isinstance(each, dict) and each.get("type") in ("ECOSYSTEM", "SEMVER"):
-            fixed = _in_range(
-                package.ecosystem, version, [e for e in _list(each, "events") if isinstance(e, dict)]
-            )
+            events = [e for e in _list(each, "events") if isinstance(e, dict)]
+            try:
+                fixed = _in_range(package.ecosystem, version, events)
+            except ValueError:
+                if is_listed:
+                    continue
+                raise
             found = found or fixed if fixed is not None else found
-    if found is None and version in _list(affected, "versions"):
-        return ""
     return found
 
 
@@ -314,6 +323,8 @@ def _in_range(ecosystem: str, version: str, events: list[dict[str, Any]]) -> str
 
     Source: the schema's algorithm ``IsVulnerable``.
     """
+    if not any("introduced" in each for each in events):
+        raise ValueError("it has versions that begin nowhere")
     vulnerable, fix = False, ""
     for kind, limit in _sorted_events(ecosystem, events):
         order = 1 if limit == "0" and kind == "introduced" else compare(ecosystem, version, limit)
