@@ -61,6 +61,9 @@ export interface IBatchRequest {
   readonly time: string;
   readonly partition: string;
   readonly account: string;
+  readonly qos: string;
+  readonly reservation: string;
+  readonly memory: string;
   readonly resume: boolean;
 }
 

@@ -61,6 +61,14 @@ def _plan(home: Path, options: dict[str, Any] | None = None, **more: str) -> Not
     )
 
 
+def test_qos_reservation_and_memory_reach_the_job(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    request = _plan(home, {"qos": "high", "reservation": "course", "memory": "64G"}).request
+    assert (request.qos, request.reservation, request.memory) == ("high", "course", "64G")
+    with pytest.raises(GipfelError, match="memory can't be used"):
+        _plan(home, {"memory": "a lot"})
+
+
 def _words(job: NotebookJob) -> list[str]:
     spec = JobSpec.model_validate_json(job.request.environment[JOB_VARIABLE])
     return list(spec.command)

@@ -23,6 +23,8 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
         ({**asked, "path": "../in.ipynb"}, "not below the server's root directory"),
         ({**asked, "output": "a\0b.ipynb"}, "not below the server's root directory"),
         ({**asked, "time": "soon"}, "time can't be used"),
+        ({**asked, "memory": "much"}, "memory can't be used"),
+        ({**asked, "qos": "a b"}, "qos can't be used"),
         ({**asked, "user": "root"}, "not valid: user"),
         ({**asked, "scheduler": "nowhere"}, "no scheduler 'nowhere'"),
         ([], "not valid"),

@@ -88,7 +88,7 @@ def _name(run: "Run") -> str:
 
 
 def _changed(run: "Run") -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(run.modified)) if run.modified else ""
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(run.modified)) if run.modified else ""
 
 
 def _loss(run: "Run") -> str:

@@ -102,6 +102,9 @@ _STOP_S = 180.0
 @click.option("--gpus-per-node", default=0, show_default=True, type=click.IntRange(0, 1024), metavar="N")
 @click.option("--partition", default="", metavar="P", help="By default the cluster's.")
 @click.option("--account", default="", metavar="A", help="By default yours.")
+@click.option("--qos", default="", metavar="Q", help="By default your account's.")
+@click.option("--reservation", default="", metavar="R", help="Nodes reserved for you.")
+@click.option("--memory", default="", metavar="M", help="Memory per node, such as 64G.")
 @click.option("--time", default="", metavar="T", help="Time limit in Slurm's syntax, such as 01:30:00.")
 @click.option(
     "--scheduler",

@@ -47,6 +47,9 @@ class BatchRequest(Frozen):
     time: str = Field("", max_length=20)
     partition: str = Field("", max_length=128)
     account: str = Field("", max_length=128)
+    qos: str = Field("", max_length=128)
+    reservation: str = Field("", max_length=128)
+    memory: str = Field("", max_length=10)
     resume: bool = False
 
 
@@ -98,6 +101,9 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
                     "time",
                     "partition",
                     "account",
+                    "qos",
+                    "reservation",
+                    "memory",
                     "resume",
                 }
             ),

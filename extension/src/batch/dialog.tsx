@@ -4,20 +4,7 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IBatchForm, IBatchRequest, IParameter } from '../api';
-
-/** The values of the fields, as typed. */
-export interface IBatchValues {
-  readonly parameters: Readonly<Record<string, string>>;
-  readonly scheduler: string;
-  readonly edf: string;
-  readonly nodes: string;
-  readonly gpus: string;
-  readonly time: string;
-  readonly partition: string;
-  readonly account: string;
-  readonly output: string;
-  readonly resume: boolean;
-}
+import { JobFields, type IBatchValues } from './job-fields';
 
 /** The form of a batch job; it starts with the values `typed` and shows their error `problem`. */
 export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<IBatchRequest> {
@@ -40,6 +27,9 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
       time: '',
       partition: '',
       account: '',
+      qos: '',
+      reservation: '',
+      memory: '',
       output: folder + _form.output,
       resume: false
     };
@@ -52,8 +42,8 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
 
   /** Return the request; empty parameters keep the values of the notebook. */
   getValue(): IBatchRequest {
-    const { parameters, scheduler, edf, nodes, gpus, time, partition, account, output, resume } =
-      this._values;
+    const { parameters, scheduler, edf, nodes, gpus, time, output, resume } = this._values;
+    const { partition, account, qos, reservation, memory } = this._values;
     const given = Object.entries(parameters).filter(([, value]) => value !== '');
     const grid = given.filter(([, value]) => value.startsWith('*'));
     // Fields that are hidden for this machine keep the values typed for Slurm.
@@ -64,12 +54,15 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
       parameters: Object.fromEntries(given.filter(([, value]) => !value.startsWith('*'))),
       grid: Object.fromEntries(grid.map(([name, value]) => [name, value.slice(1).trim()])),
       scheduler,
-      edf,
+      edf: edf.trim(),
       nodes: slurm ? Number(nodes) || 1 : 1,
       gpus_per_node: Number(gpus) || 0,
       time: time.trim(),
       partition: slurm ? partition.trim() : '',
       account: slurm ? account.trim() : '',
+      qos: slurm ? qos.trim() : '',
+      reservation: slurm ? reservation.trim() : '',
+      memory: slurm ? memory.trim() : '',
       resume
     };
   }
@@ -134,107 +127,6 @@ function BatchFields(props: {
   );
 }
 
-function JobFields(props: {
-  form: IBatchForm;
-  state: IBatchValues;
-  trans: TranslationBundle;
-  change: (part: Partial<IBatchValues>) => void;
-}): React.JSX.Element {
-  const { form, state, trans, change } = props;
-  const text = (name: TextName, label: string, hint = ''): React.JSX.Element => (
-    <TextField name={name} label={label} hint={hint} value={state[name]} change={change} />
-  );
-  return (
-    <fieldset>
-      <legend>{trans.__('Job')}</legend>
-      <WhereField {...props} />
-      {text('edf', trans.__('Environment (EDF)'), trans.__('none: without a container'))}
-      <datalist id="jp-Gipfel-edfs">
-        {form.edfs.map(each => (
-          <option key={each} value={each} />
-        ))}
-      </datalist>
-      {text('gpus', trans.__('GPUs per node'))}
-      {state.scheduler !== 'local' && (
-        <>
-          {text('nodes', trans.__('Nodes'))}
-          {text('partition', trans.__('Partition'), trans.__('cluster default'))}
-          {text('account', trans.__('Account'), trans.__('your default'))}
-        </>
-      )}
-      {text('time', trans.__('Time'), trans.__('default; for example 01:30:00'))}
-      {text('output', trans.__('Save result as'))}
-      <label className="jp-mod-check">
-        <input
-          type="checkbox"
-          name="resume"
-          checked={state.resume}
-          onChange={event => {
-            change({ resume: event.target.checked });
-          }}
-        />
-        <span>{trans.__("Resume: keep finished cells, and run only those tagged 'setup' again")}</span>
-      </label>
-    </fieldset>
-  );
-}
-
-function WhereField(props: {
-  form: IBatchForm;
-  state: IBatchValues;
-  trans: TranslationBundle;
-  change: (part: Partial<IBatchValues>) => void;
-}): React.JSX.Element {
-  const { form, state, trans, change } = props;
-  return (
-    <label>
-      <span>{trans.__('Where')}</span>
-      <select
-        className="jp-Gipfel-field"
-        name="scheduler"
-        value={state.scheduler}
-        onChange={event => {
-          change({ scheduler: event.target.value });
-        }}
-      >
-        {form.schedulers.map(each => (
-          <option key={each} value={each}>
-            {each === 'local' ? trans.__('this machine') : trans.__('Slurm')}
-          </option>
-        ))}
-      </select>
-    </label>
-  );
-}
-
-type TextName = 'edf' | 'nodes' | 'gpus' | 'time' | 'partition' | 'account' | 'output';
-
-function TextField(props: {
-  name: TextName;
-  label: string;
-  hint: string;
-  value: string;
-  change: (part: Partial<IBatchValues>) => void;
-}): React.JSX.Element {
-  const { name, label, hint, value, change } = props;
-  return (
-    <label>
-      <span>{label}</span>
-      <input
-        className="jp-Gipfel-field"
-        name={name}
-        value={value}
-        placeholder={hint}
-        list={name === 'edf' ? 'jp-Gipfel-edfs' : undefined}
-        inputMode={name === 'nodes' || name === 'gpus' ? 'numeric' : undefined}
-        onChange={event => {
-          change({ [name]: event.target.value });
-        }}
-      />
-    </label>
-  );
-}
-
 function ParameterField(props: {
   parameter: IParameter;
   value: string;
@@ -242,10 +134,11 @@ function ParameterField(props: {
 }): React.JSX.Element {
   const { parameter, value, onChange } = props;
   return (
-    <label title={parameter.help}>
+    <label>
       <span>
         {parameter.name}
         {parameter.type && <small> {parameter.type}</small>}
+        {parameter.help && <small> · {parameter.help}</small>}
       </span>
       <input
         className="jp-Gipfel-field"

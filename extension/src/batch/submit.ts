@@ -3,7 +3,8 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { IBatchForm, IBatchRequest } from '../api';
 import { errorMessage } from '../common/error-message';
-import { BatchDialogBody, type IBatchValues } from './dialog';
+import { BatchDialogBody } from './dialog';
+import type { IBatchValues } from './job-fields';
 import type { BatchModel } from './model';
 
 /** Show the dialog, submit the notebook, and notify about its job; after an error the form keeps its values. */

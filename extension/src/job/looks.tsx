@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { ILookItem, ILookList, ILookPlan } from '../api';
-import { formatTimeOfDay } from '../common/clock';
+import { formatTimeOfDay, zoneName } from '../common/clock';
 import { errorMessage } from '../common/error-message';
 import { Notice } from '../common/notice';
 import { ViewPoll } from '../common/view-poll';
@@ -227,7 +227,7 @@ function Look(
   return (
     <li data-look={look.what} data-done={look.missing.length === 0}>
       {waits ? '◐ ' : ''}
-      {kindName(look.what, trans)} · {formatTimeOfDay(look.time_ms)} ·{' '}
+      {kindName(look.what, trans)} · {formatTimeOfDay(look.time_ms)} {zoneName(look.time_ms)} ·{' '}
       {look.missing.length === 0
         ? trans._n('%1 rank', '%1 ranks', total)
         : trans.__('%1 of %2 ranks', look.answers.length, total)}

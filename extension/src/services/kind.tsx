@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IService } from '../api';
+import { formatLocalTime } from '../common/clock';
 import type { IWorkloadKind } from '../tokens';
 import { ActionButton } from '../views/elements';
 import { keyOfWorkload, OtherWorkload } from '../workloads/other';
@@ -74,7 +75,7 @@ function Shares({ service, model, trans }: Omit<IProps, 'share'>): React.JSX.Ele
             ? trans.__('Shared with the group %1', name)
             : trans.__('Shared with the user %1', name)}{' '}
           {expires && (
-            <time dateTime={expires}>{trans.__('until %1', new Date(expires).toLocaleString())}</time>
+            <time dateTime={expires}>{trans.__('until %1', formatLocalTime(Date.parse(expires)))}</time>
           )}{' '}
           <ActionButton
             text={trans.__('End access')}

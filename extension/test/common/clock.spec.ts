@@ -1,3 +1,6 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
 import { chooseUtc, formatLocalTime, formatTimeOfDay, utcOffsetMs, zoneName } from '../../src/common/clock';
 
 const WINTER = Date.parse('2026-01-15T13:32:07Z');
@@ -26,5 +29,34 @@ describe('the clock', () => {
     expect(utcOffsetMs(WINTER)).toBe(0);
     chooseUtc(false);
     expect(formatLocalTime(WINTER, WINTER)).toBe(before);
+  });
+});
+
+/** Return the texts of all modules by their paths. */
+function modules(directory: string): [string, string][] {
+  return readdirSync(directory, { withFileTypes: true }).flatMap((each): [string, string][] => {
+    const path = join(directory, each.name);
+    if (each.isDirectory()) {
+      return modules(path);
+    }
+    return /\.tsx?$/.test(each.name) ? [[path, readFileSync(path, 'utf8')]] : [];
+  });
+}
+
+describe('the modules that show times', () => {
+  const sources = modules(join(__dirname, '../../src'));
+
+  it('show them by the clock, which names the zone', () => {
+    const own = sources.filter(([, text]) =>
+      /toLocale(Time|Date)String|\bDate\([^)]*\)\.toLocaleString/.test(text)
+    );
+    expect(own.map(([path]) => path)).toEqual([]);
+  });
+
+  it('write the zone beside a time of day, which has none', () => {
+    const without = sources.filter(
+      ([, text]) => text.includes('formatTimeOfDay(') && !text.includes('zoneName(')
+    );
+    expect(without.map(([path]) => path)).toEqual([]);
   });
 });

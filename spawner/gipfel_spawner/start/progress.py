@@ -204,7 +204,7 @@ def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
 
 
 def _event_time(moment: datetime) -> str:
-    return time_element(moment.isoformat(), f"{moment:%T}", "clock", css="gipfel-time")
+    return time_element(moment.isoformat(), f"{moment:%T %Z}", "clock", css="gipfel-time")
 
 
 def _on(status: JobStatus) -> str:

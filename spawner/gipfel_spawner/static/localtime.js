@@ -23,9 +23,8 @@ window.gipfelTime = (() => {
   /** Return a moment as `moment` (date and time), `near` (without today's date) or `clock` (with seconds). */
   function format(moment, show) {
     if (show === "clock") {
-      return moment.toLocaleTimeString(undefined, {
-        hour: "2-digit", minute: "2-digit", second: "2-digit", ...chosen(),
-      });
+      const options = { hour: "2-digit", minute: "2-digit", second: "2-digit", ...chosen() };
+      return `${moment.toLocaleTimeString(undefined, options)} ${zone(moment)}`;
     }
     const now = new Date();
     const options = { hour: "2-digit", minute: "2-digit", ...chosen() };

@@ -71,6 +71,9 @@ class NotebookOptions(Frozen):
     gpus_per_node: int = Field(0, ge=0)
     partition: str = ""
     account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    memory: str = ""
     time: str = ""
     scheduler: str = ""
     engine: str = ""
@@ -311,7 +314,19 @@ def _record_options(
     options: NotebookOptions, files: _Files, yaml_texts: Mapping[str, str], grid: Grid
 ) -> dict[str, object]:
     recorded = options.model_dump(
-        mode="json", include={"kernel", "edf", "nodes", "partition", "account", "time", "resume"}
+        mode="json",
+        include={
+            "kernel",
+            "edf",
+            "nodes",
+            "partition",
+            "account",
+            "qos",
+            "reservation",
+            "memory",
+            "time",
+            "resume",
+        },
     )
     return recorded | {
         "gpus": options.gpus_per_node,
@@ -343,6 +358,9 @@ def _request(
         array_limit=array[1] if array[0] else 0,
         partition=options.partition,
         account=options.account,
+        qos=options.qos,
+        reservation=options.reservation,
+        memory=options.memory,
         nodes=options.nodes,
         gpus_per_node=options.gpus_per_node,
         time=options.time,
