@@ -116,7 +116,7 @@ def test_the_log_of_events_says_when() -> None:
 
     first, second = asyncio.run(run())
     assert first["message"] == "a <b>"
-    assert str(first["html_message"]).endswith(f">{NOW:%H:%M:%S}</time>a &lt;b&gt;")
+    assert str(first["html_message"]).endswith(f">{NOW:%H:%M:%S %Z}</time>a &lt;b&gt;")
     assert str(second["html_message"]).endswith("</time><table></table>")
 
 
