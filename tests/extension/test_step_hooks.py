@@ -20,7 +20,7 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 layers = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 1))
-model = torch.nn.parallel.DistributedDataParallel(layers)
+WRAP
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 samples = torch.Generator().manual_seed(dist.get_rank())
 for step in range(16):
@@ -35,10 +35,22 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_log_steps_and_own_work_and_losses_stay_the_same(tmp_path: Path) -> None:
+_WRAPPERS = {
+    "ddp": "model = torch.nn.parallel.DistributedDataParallel(layers)",
+    "fsdp2": """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+model = fully_shard(layers, mesh=mesh)
+""",
+}
+
+
+@pytest.mark.parametrize("wrapper", _WRAPPERS)
+def test_ranks_log_steps_and_own_work_and_losses_stay_the_same(tmp_path: Path, wrapper: str) -> None:
     run = tmp_path / "alps-1"
     run.mkdir()
-    (tmp_path / "train.py").write_text(_PROGRAM)
+    (tmp_path / "train.py").write_text(_PROGRAM.replace("WRAP", _WRAPPERS[wrapper]))
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path),
         "GIPFEL_RUNS": str(tmp_path), "GIPFEL_RUN": str(run), "GIPFEL_SCHEDULER": "local",
