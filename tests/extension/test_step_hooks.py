@@ -1,14 +1,21 @@
 """Step hooks that a launch arms: what they log, and that a training's results are the same with them."""
 
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench" / "parts"))
+
+from peer_environment import PEERS
+
 from gipfel_extension.diagnosis.steps import steps_of_run
+from gipfel_extension.job.run_roles import roles_of_run
 from gipfel_extension.training import step_hooks
 from gipfel_extension.training.launch import Launch, launch
 from gipfel_extension.training.record.spec import LaunchSpec
@@ -193,3 +200,72 @@ def test_steps_are_those_of_the_optimizer_that_is_used() -> None:
     for _ in range(25):
         hooks._after_step(second, (), {})
     assert hooks.log.count > 5
+
+
+_LIGHTNING = """
+import time
+import torch
+from lightning import LightningModule, Trainer
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, _):
+        time.sleep(0.05 + 0.1 * self.global_rank)
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+data = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=2)
+trainer = Trainer(
+    accelerator="cpu", strategy="ddp", devices=2, max_epochs=1, logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Model(), data)
+"""
+
+
+@pytest.fixture(scope="module")
+def lightning() -> Path:
+    """Lightning in a directory of its own, beside this environment's torch; skipped where pip fails."""
+    folder = PEERS / "lightning"
+    names = ["lightning==2.6.6", "pytorch-lightning==2.6.6", "lightning-utilities", "torchmetrics"]
+    if not (folder / "installed").exists():
+        argv = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, *names]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            pytest.skip("lightning can't be installed here")
+        (folder / "installed").touch()
+    return folder
+
+
+def test_lightnings_ranks_log_steps_and_own_work_without_a_change_of_the_program(
+    tmp_path: Path, lightning: Path
+) -> None:
+    run = tmp_path / "alps-1"
+    run.mkdir()
+    (tmp_path / "train.py").write_text(_LIGHTNING)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path),
+        "GIPFEL_RUNS": str(tmp_path), "GIPFEL_RUN": str(run), "GIPFEL_SCHEDULER": "local",
+    }  # fmt: skip
+    spec = LaunchSpec(
+        target="train.py", launcher="torchrun", gpus_per_node=2, preflight=False,
+        environment={"PYTHONPATH": str(lightning)},
+    )  # fmt: skip
+    started = launch(spec, environment, directory=tmp_path)
+    assert isinstance(started, Launch)
+    assert started.wait(150) == 0, [line.text for line in started.logs().lines]
+    table, notes = steps_of_run(run)
+    assert table is not None
+    assert (table.ranks.tolist(), notes) == ([0, 1], ())
+    after = table.part(2)
+    # Quick steps are logged as means.
+    assert len(after.steps) >= 2
+    assert float(after.work_s[1].min()) > 0.1
+    assert float(np.median(after.work_s[0])) < 0.8 * float(np.median(after.work_s[1]))
+    found = roles_of_run(run)
+    assert (found.source, dict(found.roles.coordinates)) == ("wrapper", {0: {"dp": 0}, 1: {"dp": 1}})
