@@ -1,8 +1,11 @@
 """TensorBoard event files: values, growing, damaged and hostile files."""
 
 import math
+import os
 import random
 import struct
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -169,3 +172,26 @@ def test_random_bytes_never_raise(tmp_path: Path) -> None:
             body[draw.randrange(len(body))] = draw.randrange(256)
         path.write_bytes(frame(bytes(body[: draw.randrange(1, len(body) + 1)])))
         read_all(TensorBoardReader(GrowingFile(path)))
+
+
+def test_an_event_file_of_sixteen_gigabytes_is_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
+    """It holds records of 16 MiB, as holes, and a scalar after each of them."""
+    path = tmp_path / "events.out.tfevents.1"
+    image, count = 16 << 20, 1024
+    header = struct.pack("<Q", image)
+    with path.open("wb") as file:
+        for step in range(count):
+            file.write(header + masked(header))
+            file.seek(image + 4, os.SEEK_CUR)
+            file.write(frame(event(step, 1.8e9 + step, simple("loss", step / 8))))
+    assert path.stat().st_size > 16 << 30
+    reader = open_tensorboard(path)
+    tracemalloc.start()
+    began = time.process_time()
+    found = read_all(reader)
+    took, most = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [(each.step, each.value) for each in found] == [(step, step / 8) for step in range(count)]
+    assert reader.damaged == 0
+    assert most < 64 << 20
+    assert took < 20
