@@ -5,7 +5,8 @@ rank. In turns a checkpoint is written by ``torch.save`` while training stands s
 over a directory of the node at a limited rate; training continues until it is complete. Rows: seconds lost
 for each checkpoint, as a share of ``STEPS`` usual steps, beside the share of ``torch.save``; and the cost
 that the steps of the recorded run show beside the ranks' own timers (the larger over the smaller).
-``build/checkpoint-dips.png`` shows it; README's gallery has one.
+``build/checkpoint-dips.png`` shows it. README's gallery
+has a run of the kinds `RECORDED`.
 """
 
 import json
@@ -26,6 +27,8 @@ Timers = dict[str, list[tuple[float, float]]]
 
 ROUNDS, STEPS = 5, 120
 KINDS = ("torch.save", "asynchronous", "staggered")
+#: Kinds that `Checkpoints` writes, and so records; the first one while training stands still.
+RECORDED = ("blocking", "asynchronous", "staggered")
 BOUND_SHARE, BOUND_COST = 1.0, 1.05
 _IMAGE = Path(__file__).resolve().parents[2] / "build" / "checkpoint-dips.png"
 _WORLD = 2
@@ -45,7 +48,9 @@ def main(megabytes: int) -> int:
     return 0 if all(row["holds"] for row in rows) else 1
 
 
-def train(folder: Path, megabytes: int, rounds: int, steps: int, device_s: float) -> list[Timers]:
+def train(
+    folder: Path, megabytes: int, rounds: int, steps: int, device_s: float, kinds: Sequence[str] = KINDS
+) -> list[Timers]:
     """Train two ranks, whose run and checkpoints are in `folder`; return what the ranks' own timers say.
 
     Parameters
@@ -58,6 +63,8 @@ def train(folder: Path, megabytes: int, rounds: int, steps: int, device_s: float
         Steps from one checkpoint to the next.
     device_s
         Seconds that a step waits for the device.
+    kinds
+        `KINDS` or `RECORDED`.
     """
     ranks = []
     for rank in range(_WORLD):
@@ -65,7 +72,7 @@ def train(folder: Path, megabytes: int, rounds: int, steps: int, device_s: float
         if not process:
             code = 1
             try:
-                _train(folder, rank, megabytes, rounds, steps, device_s)
+                _train(folder, rank, megabytes, rounds, steps, device_s, kinds)
                 code = 0
             finally:
                 os._exit(code)
@@ -80,15 +87,17 @@ def costs(folder: Path, timers: Sequence[Timers]) -> tuple[CheckpointReport, flo
 
     The costs are in seconds.
     """
-    report = read_checkpoints([folder / "asynchronous", folder / "staggered"], folder)
+    report = read_checkpoints([folder / each for each in RECORDED], folder)
     if report.cost is None:
         raise SystemExit(f"The run has no cost: {report.notes}")
-    own = statistics.mean(sum(cost for kind in KINDS for cost, _ in timer[kind]) for timer in timers)
+    own = statistics.mean(sum(cost for kind in timer for cost, _ in timer[kind]) for timer in timers)
     # No samples were recorded, so what torch.save took is among the checkpoints or evaluations.
     return report, report.cost.cost_s + report.cost.regular_s, own
 
 
-def _train(folder: Path, rank: int, megabytes: int, rounds: int, steps: int, device_s: float) -> None:
+def _train(
+    folder: Path, rank: int, megabytes: int, rounds: int, steps: int, device_s: float, kinds: Sequence[str]
+) -> None:
     """Train one rank, log its steps with ``gipfel_widgets.log``, and write what its own timers say."""
     import torch  # noqa: PLC0415 - after the fork
     import torch.distributed as dist  # noqa: PLC0415
@@ -103,6 +112,7 @@ def _train(folder: Path, rank: int, megabytes: int, rounds: int, steps: int, dev
     # Each rank has tensors of its own, as with a sharded model.
     state = {f"{name}-{rank}": each for name, each in state.items()}
     kept: dict[str, Any] = {
+        "blocking": Checkpoints(folder / "blocking", keep=1, every=10**6, stagger=0.0),
         "asynchronous": Checkpoints(folder / "asynchronous", keep=1, every=10**6, stagger=0.0),
         "staggered": Checkpoints(
             folder / "staggered", keep=1, every=10**6, local=folder / f"node-{rank}", limit=megabytes * 1e6
@@ -110,10 +120,10 @@ def _train(folder: Path, rank: int, megabytes: int, rounds: int, steps: int, dev
     }
     #: Whether a rank still writes, added up over the ranks in each step, so that all take as many.
     writes = torch.zeros(1)
-    lost: Timers = {kind: [] for kind in KINDS}
+    lost: Timers = {kind: [] for kind in kinds}
     step = 0
     for _ in range(rounds + 1):
-        for kind in KINDS:
+        for kind in kinds:
             stall, quiet, busy, place, saving = 0.0, list[float](), list[float](), 0, False
             while place < steps or saving:
                 step += 1
@@ -124,7 +134,11 @@ def _train(folder: Path, rank: int, megabytes: int, rounds: int, steps: int, dev
                         dist.barrier()
                         stall = time.perf_counter() - began
                     else:
-                        stall = kept[kind].save(step, state)
+                        kept[kind].save(step, state)
+                        if kind == "blocking":
+                            kept[kind].wait()
+                            dist.barrier()
+                        stall = time.perf_counter() - began
                 after = time.perf_counter()
                 time.sleep(device_s)
                 future = kept[kind]._saving if kind in kept else None

@@ -1,6 +1,8 @@
 """What checkpoints cost a run: dips that are found, none where there is none, and what is shown of them."""
 
+import gzip
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -340,3 +342,40 @@ def test_one_that_will_not_fit_is_a_warning(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "step-1/manifest.json").unlink()
     assert main(["checkpoints", str(tmp_path)]) == 0
     assert "Another checkpoint won't fit: " in capsys.readouterr().err
+
+
+def test_a_recorded_runs_checkpoints_cost_what_the_ranks_timers_say(tmp_path: Path) -> None:
+    """Two gloo ranks, four checkpoints of each kind, on a machine that did other work as well.
+
+    ``train`` of ``tests/bench/checkpoint_dips.py`` has recorded them, with 60 MB a rank, 80 steps of 40 ms
+    from one checkpoint to the next, and its kinds `RECORDED`. README's gallery shows the figure.
+    """
+    recorded, kinds = (
+        Path(__file__).parent / "data/checkpoint_dips",
+        ("blocking", "asynchronous", "staggered"),
+    )
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_bytes(gzip.decompress((recorded / "metrics.jsonl.gz").read_bytes()))
+    for kind in kinds:
+        (tmp_path / kind).mkdir()
+        shutil.copy(recorded / f"{kind}.json", tmp_path / kind / ".history.json")
+    timers = [json.loads((recorded / f"timers-{rank}.json").read_text()) for rank in range(2)]
+    report = read_checkpoints([tmp_path / kind for kind in kinds], run)
+    assert report.cost
+    assert len(report.cost.dips) == 12
+    own = sum(cost for timer in timers for kind in kinds for cost, _ in timer[kind]) / 2
+    assert report.cost.cost_s == pytest.approx(own, rel=0.05)
+    figure = checkpoint_figure(report)
+    assert figure
+    assert sum(each["name"] == "evidence" for each in figure["layout"]["shapes"]) == 12
+    rate, usual = figure["data"]
+    blocking = {write.step for write in report.writes[:4]}
+    for dip in report.cost.dips:
+        inside = [
+            rate["y"][place]
+            for place, time_ms in enumerate(rate["x"])
+            if dip.begin_ns <= time_ms * 1_000_000 <= dip.end_ns + 2 * 10**8
+        ]
+        # A blocking checkpoint takes as long as several steps.
+        assert min(inside) < (0.4 if dip.step in blocking else 1) * usual["y"][0]
