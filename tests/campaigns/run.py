@@ -33,6 +33,7 @@ NAMES = (
     "scanning",
     "services",
     "stragglers",
+    "trip",
     "vetting",
     "weather",
 )

@@ -19,7 +19,8 @@ from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import engine_for
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_ARGUMENTS = (
+#: Of Chromium.
+ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
     "--no-first-run",
@@ -129,7 +130,7 @@ def hub(state: Path, image: Path | None) -> Iterator[HubProcess]:
 def browser() -> Iterator[Browser]:
     """A browser with fresh data."""
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium(), headless=True, args=list(_ARGUMENTS))
+        opened = playwright.chromium.launch(executable_path=chromium(), headless=True, args=list(ARGUMENTS))
         yield opened
         opened.close()
 

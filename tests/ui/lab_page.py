@@ -39,10 +39,14 @@ class LabPage:
         return self.page.locator(".jp-OutputArea-output .js-plotly-plot").first
 
     def wait_until_ready(self) -> None:
+        """Wait for the lab's main area with its launcher."""
+        self.wait_until_loaded()
+        expect(self.page.locator(".jp-LauncherCard").first).to_be_visible(timeout=_LAB_LIMIT_MS)
+
+    def wait_until_loaded(self) -> None:
         """Wait for the lab's main area."""
         expect(self.page.locator("#jp-main-dock-panel")).to_be_visible(timeout=_LAB_LIMIT_MS)
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0, timeout=_LAB_LIMIT_MS)
-        expect(self.page.locator(".jp-LauncherCard").first).to_be_visible(timeout=_LAB_LIMIT_MS)
 
     def decline_news(self) -> None:
         """Answer the lab's question, where it asks one, whether it may fetch news."""

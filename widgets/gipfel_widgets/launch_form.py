@@ -18,6 +18,8 @@ from .launch_options import launch_command
 _MAX_NODES = 65536
 _KINDS = {"script": "Script", "module": "Module", "notebook": "Notebook", "code": "Code below"}
 _WIDE, _LABEL = {"width": "calc(100% - 8px)"}, {"description_width": "9em"}
+#: Of short fields: one column in a narrow window, without cutting their labels.
+_COLUMNS = "repeat(auto-fill, minmax(min(100%, 280px), 1fr))"
 
 
 class LaunchForm:
@@ -163,7 +165,7 @@ class LaunchForm:
         self.target.description = {"module": "Name", "notebook": "Notebook"}.get(kind, "File")
         main_fields = [self.nodes, self.min_nodes, self.gpus, self.fields["edf"]]
         more_fields = [self.fields[name] for name in self.fields if name != "edf"]
-        grid = ipw.Layout(grid_template_columns="repeat(auto-fill, minmax(280px, 1fr))", width="100%")
+        grid = ipw.Layout(grid_template_columns=_COLUMNS, width="100%")
         more = ipw.Accordion(
             children=[ipw.GridBox(more_fields, layout=grid)], titles=("More",), selected_index=None
         )

@@ -26,7 +26,8 @@ export async function showAtFirstVisit(app: JupyterFrontEnd, state: IStateDB | n
  *
  * Where there is none for two sidebars, the left one is collapsed when the panel is shown. Where there is none
  * for any, both are, and the panel opens in the main area instead. Users can open a sidebar again: this happens
- * when something of Gipfel is shown, or when the window becomes narrow.
+ * when something of Gipfel is shown, when the window becomes narrow, or, for the left one, when the main area
+ * shows something else.
  */
 export async function keepRoom(app: JupyterFrontEnd, shell: ILabShell, panel: GipfelPanel): Promise<void> {
   await app.restored;
@@ -49,8 +50,12 @@ export async function keepRoom(app: JupyterFrontEnd, shell: ILabShell, panel: Gi
     fit(true);
   });
   shell.currentChanged.connect((_, { newValue }) => {
-    if (isOwn(newValue) && window.innerWidth < NO_SIDEBAR_PX) {
+    const hasNoRoom = window.innerWidth < NO_SIDEBAR_PX;
+    if (hasNoRoom && isOwn(newValue)) {
       fit();
+    } else if (hasNoRoom || (window.innerWidth < ONE_SIDEBAR_PX && panel.isVisible)) {
+      // The file browser, from which it may have been opened, would leave it a few pixels.
+      shell.collapseLeft();
     }
   });
   let before = window.innerWidth;
