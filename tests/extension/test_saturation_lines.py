@@ -5,6 +5,7 @@ from dataclasses import replace
 from saturation_tables import busy, gpu, host, table
 
 from gipfel_extension.saturation import advise, score_table
+from gipfel_extension.saturation.advice.model import gain_in_points
 from gipfel_extension.saturation.report.document import score_text
 
 
@@ -78,3 +79,9 @@ def test_a_gain_is_said_as_the_range_that_panel_and_report_show():
         (f"Or: {each.action}" in text) == each.alternative and (each.sentence in text) != each.alternative
         for each in advice
     )
+
+
+def test_a_gain_whose_bounds_are_equal_is_one_number():
+    assert gain_in_points(49.2, 48.9) == "+49 points (1.97\N{MULTIPLICATION SIGN} faster)"
+    assert gain_in_points(49.2, 20.0).startswith("+20 to +49 points (1.25 to 1.97")
+    assert gain_in_points(49.2).startswith("up to +49 points (\N{LESS-THAN OR EQUAL TO} 1.97")

@@ -318,6 +318,8 @@ def gain_in_points(gain: float, minimum: float = 0.0) -> str:
     speed = speedup_of(gain / 100)
     if round(minimum) < 1:
         return f"up to +{gain:.0f} points (\u2264 {speed:.2f}\u00d7 faster)"
+    if round(minimum) == round(gain):
+        return f"+{gain:.0f} points ({speed:.2f}\u00d7 faster)"
     return (
         f"+{minimum:.0f} to +{gain:.0f} points ({speedup_of(minimum / 100):.2f} to {speed:.2f}\u00d7 faster)"
     )
