@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from lab_page import LabPage
 from notebook_files import write_notebook
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
+from test_hub_pages import serious_findings
 
 pytestmark = pytest.mark.browser
 
@@ -108,6 +109,7 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     expect(dialog.get_by_label("Where")).to_have_value("local")
     expect(field).to_have_value("soon")
     screenshot(page, "32-batch-dialog")
+    assert serious_findings(page, ".jp-Dialog") == []
     field.fill("0.1")
     page.locator("input[name='parameter-text']").fill("the mountain")
     page.get_by_role("button", name="Submit").click()
@@ -133,6 +135,15 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     context.close()
 
 
+def _as_in_a_hub(route: Route) -> None:
+    if route.request.method != "GET":
+        route.continue_()
+        return
+    answer = route.fetch()
+    services = [each | {"in_hub": True, "refusal": ""} for each in answer.json()["services"]]
+    route.fulfill(response=answer, json={"services": services})
+
+
 def test_a_service_is_started_from_its_tile_opened_and_stopped(
     lab: str, browser: Browser, tmp_path: Path, screenshot: Callable[[Page, str], Path]
 ) -> None:
@@ -140,6 +151,8 @@ def test_a_service_is_started_from_its_tile_opened_and_stopped(
     (tmp_path / "home" / "shown" / "report.txt").write_text("from the service")
     context = browser.new_context(viewport={"width": 1500, "height": 900})
     page = context.new_page()
+    # Only in a hub a service can be shared.
+    page.route(re.compile(r"/gipfel/services(\?|$)"), _as_in_a_hub)
     here = LabPage(page)
     page.goto(lab.replace("/tree/in.ipynb", ""))
     here.wait_until_ready()
@@ -154,6 +167,7 @@ def test_a_service_is_started_from_its_tile_opened_and_stopped(
     dialog.get_by_text("Limits, and what is left").click()
     expect(dialog).to_contain_text("Jobs have no limits here.")
     screenshot(page, "34-service-dialog")
+    assert serious_findings(page, ".jp-Dialog") == []
     # A mistake is one line, and nothing is started.
     dialog.get_by_role("button", name="Start").click()
     expect(dialog.get_by_role("alert")).to_contain_text("needs a value for the parameter 'directory'")
@@ -163,6 +177,12 @@ def test_a_service_is_started_from_its_tile_opened_and_stopped(
     expect(row).to_have_attribute("data-state", "running", timeout=_LIMIT_MS)
     link = row.get_by_role("link", name="Open the service files")
     screenshot(page, "35-service-row")
+    row.get_by_role("button", name="Share").click()
+    expect(dialog.get_by_label("With a")).to_be_visible()
+    screenshot(page, "35-service-share")
+    assert serious_findings(page, ".jp-Dialog") == []
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
     token = (tmp_path / "home/.gipfel/services/files/token").read_text().strip()
     with context.expect_page() as opened:
         link.click()

@@ -151,13 +151,16 @@ def test_an_environment_is_checked_before_it_is_started(pages: HubPages, screens
     expect(start).to_have_class(re.compile("btn-jupyter"))
 
 
-def test_a_time_says_what_it_means(pages: HubPages) -> None:
+def test_a_time_says_what_it_means(pages: HubPages, screenshot: Screenshot) -> None:
     pages.open_form()
     time, words = pages.page.get_by_label("Time", exact=True), pages.page.locator("#gipfel-time-words")
     for given, meant in (("1:00", "= 1 min."), ("2h", "= 2 h."), ("90 min", "= 1 h 30 min."), ("", "")):
         time.fill(given)
         expect(words).to_have_text(meant)
         assert time.evaluate("each => each.checkValidity()")
+        if given == "2h":
+            time.scroll_into_view_if_needed()
+            screenshot(pages.page, "09-form-time")
     time.fill("2 moons")
     expect(words).to_have_text("✗ not a valid time:")
     assert not time.evaluate("each => each.checkValidity()")

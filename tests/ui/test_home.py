@@ -45,6 +45,8 @@ def test_a_session_is_connected_stopped_and_started_again(
     expect(card).to_have_attribute("data-state", "running")
     expect(card).to_contain_text("no container · no GPUs on local")
     expect(card.get_by_role("link", name="Connect")).to_have_attribute("href", f"/user/{_USER}/")
+    expect(page.locator("#gipfel-usage")).to_contain_text("GPU hours")
+    expect(page.locator("#gipfel-free")).to_contain_text("local")
     screenshot(page, "28-home")
     card.get_by_role("button", name="Log").click()
     expect(page.get_by_role("dialog", name="Log of default")).to_contain_text("Jupyter Server")

@@ -13,7 +13,7 @@ from hub_pages import HubPages
 from hub_process import HubProcess, proxy_folder
 from lab_page import LabPage
 from playwright.sync_api import Page, Route, expect
-from test_hub_pages import check
+from test_hub_pages import check, serious_findings
 
 pytestmark = pytest.mark.browser
 
@@ -105,6 +105,39 @@ def test_an_idle_lab_is_warned_and_can_be_kept(lab: LabPage, screenshot: Screens
     expect(notice).to_have_count(0)
 
 
+def test_the_homes_card_shows_what_the_lab_shares_and_extends_the_session(
+    hub: HubProcess, lab: LabPage, screenshot: Screenshot
+) -> None:
+    lab.choose_theme("JupyterLab Light")
+    lab.open_section("Saturation").get_by_role("button", name="Show a simulated source").click()
+    expect(lab.panel.locator(".jp-Gipfel-largest")).to_contain_text("Most is lost")
+    home = lab.page.context.new_page()
+    home.goto(f"{hub.url}/hub/home")
+    card = home.get_by_role("region", name="Session default")
+    expect(card).to_have_attribute("data-state", "running")
+    # Nothing of the use of GPUs is shown without the user's consent.
+    assert card.locator(".gipfel-card-score").count() == 0
+    consent = lab.panel.get_by_label("Share this server's score")
+    consent.click()
+    expect(consent).to_be_checked()
+    score = re.compile(r"\d+ of 100 · .+ · simulated")
+    end = time.monotonic() + 90
+    while not score.search(card.inner_text()):
+        assert time.monotonic() < end, card.inner_text()
+        home.wait_for_timeout(2000)
+        home.reload()
+    spark = card.get_by_role("img", name=re.compile("SM"))
+    expect(spark.locator("polyline")).to_have_attribute("points", re.compile(r"\d"))
+    assert serious_findings(home) == []
+    screenshot(home, "32-home-score")
+    left = card.locator("time")
+    expect(left).to_contain_text("1 h")
+    card.get_by_role("button", name="Extend by 1 h").click()
+    expect(left).to_contain_text("2 h")
+    expect(home.locator("#gipfel-problem")).to_be_hidden()
+    home.close()
+
+
 def test_an_administrator_stops_a_server_by_keyboard(
     hub: HubProcess, lab: LabPage, new_page: Callable[[], Page], screenshot: Screenshot
 ) -> None:
@@ -117,7 +150,7 @@ def test_an_administrator_stops_a_server_by_keyboard(
     row = page.locator(".gipfel-servers tbody tr")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("ada")
-    expect(row).to_contain_text("1 h")
+    expect(row).to_contain_text("2 h")
     # Its script filters, and sorts by a column.
     page.get_by_label("Filter").fill("no such user")
     expect(row).to_be_hidden()

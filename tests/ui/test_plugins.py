@@ -204,6 +204,7 @@ def test_runs_are_named_pinned_sorted_compared_pruned_and_deleted(
     rows.last.locator("th button").click()
     for label, text in (("Name", "baseline"), ("Tags", "lr sweep"), ("Note", "first\nsecond")):
         wide.get_by_label(label, exact=True).fill(text)
+    assert serious_findings(lab.page, "#gipfel-wide-panel") == [], "details of a run"
     wide.get_by_role("button", name="Save").click()
     expect(rows.last).to_contain_text("lr sweep")
     wide.get_by_role("button", name="Pin made-2").click()
@@ -215,6 +216,7 @@ def test_runs_are_named_pinned_sorted_compared_pruned_and_deleted(
     wide.get_by_role("button", name="Compare 3").click()
     comparison = wide.get_by_role("region", name="Comparison", exact=True)
     expect(comparison.locator("tr", has_text="score (points)")).to_contain_text("44 better")
+    assert serious_findings(lab.page, "#gipfel-wide-panel") == [], "comparison"
     screenshot(lab.page, "85-runs")
     comparison.get_by_role("button", name="Close").click()
 
@@ -224,6 +226,7 @@ def test_runs_are_named_pinned_sorted_compared_pruned_and_deleted(
     # Neither the pinned nor the tagged one.
     expect(wide.locator("tr[data-run^='made-'] input:checked")).to_have_count(2)
     wide.get_by_role("button", name="Delete…").click()
+    assert serious_findings(lab.page, "#gipfel-wide-panel") == [], "old runs"
     wide.get_by_role("button", name="Delete 2 runs with their samples").click()
     expect(rows).to_have_count(2)
     assert sorted(each.name for each in (server.folder / "runs").glob("made-*")) == ["made-1", "made-2"]
