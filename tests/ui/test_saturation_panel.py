@@ -9,6 +9,7 @@ import pytest
 from lab_page import LabPage, moves
 from lab_server import LabServer
 from playwright.sync_api import Locator, Page, expect
+from test_hub_pages import serious_findings
 
 pytestmark = pytest.mark.browser
 
@@ -280,6 +281,7 @@ def test_it_is_readable_in_the_dark_and_when_narrow(lab, screenshot, width):
     screenshot(lab.page, f"22-saturation-dark-{width}")
     overflow = lab.panel.evaluate("node => node.scrollWidth - node.clientWidth")
     assert overflow <= 0
+    assert serious_findings(lab.page, "#gipfel-panel") == []
     ink = plot(lab, "job").evaluate("node => node.layout.font.color")
     assert ink != plot(lab, "job").evaluate("node => getComputedStyle(node).backgroundColor")
     beyond = lab.panel.evaluate(
@@ -323,6 +325,7 @@ def test_the_panel_opens_wide_beside_a_gauge_and_both_are_restored(lab, screensh
     # 64 GPUs are one line of means; one socket serves all views.
     assert gauge.locator("[data-figure]").evaluate("node => node.data.filter(each => each.name).length") == 1
     screenshot(lab.page, "24-saturation-gauge")
+    assert serious_findings(lab.page, "#jp-main-dock-panel") == []
     lab.page.wait_for_timeout(1500)
     lab.page.reload()
     for name, view in (("GPU temperature", gauge), ("Gipfel", wide)):
@@ -352,15 +355,23 @@ def test_a_gauge_is_dragged_to_its_place_in_the_main_area(lab, screenshot):
 
 
 def test_plotly_comes_compressed_and_is_kept_by_the_browser(lab):
-    sizes = lab.page.evaluate(
-        """performance.getEntriesByType('resource')
-             .filter(each => each.name.includes('@gipfel') && each.decodedBodySize > 1e6)
-             .map(each => [each.encodedBodySize, each.decodedBodySize])"""
-    )
+    read = """performance.getEntriesByType('resource')
+      .filter(each => each.name.includes('@gipfel') && each.decodedBodySize > 1e6)
+      .map(each => [each.name, each.transferSize, each.encodedBodySize, each.decodedBodySize])"""
     # One, of the parts that the panel draws with.
-    ((sent, read),) = sizes
-    assert read < 1.6e6
-    assert sent < 0.4 * read
+    ((url, _, sent, decoded),) = lab.page.evaluate(read)
+    assert decoded < 1.6e6
+    assert sent < 0.4 * decoded
+    headers = lab.page.evaluate(
+        "async url => Object.fromEntries((await fetch(url, {cache: 'reload'})).headers)", url
+    )
+    assert headers["content-encoding"] == "gzip"
+    assert "max-age=" in headers["cache-control"]
+    # A reload takes it from the browser's cache: no byte of it is sent.
+    lab.page.reload()
+    expect(lab.page.locator("[data-figure] .main-svg:visible").first).to_be_visible(timeout=_SOON_MS)
+    ((again, transferred, *_),) = lab.page.evaluate(read)
+    assert (again, transferred) == (url, 0)
 
 
 def test_the_page_threw_nothing(lab):
