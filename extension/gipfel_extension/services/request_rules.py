@@ -7,11 +7,14 @@ the whole origin are removed.
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 Headers = Iterable[tuple[str, str]]
 
 _MAX_DECODINGS = 4
+#: Maximum number of paths and of names of headers, at most 16 KiB each, whose rules are remembered.
+_MAX_REPEATED = 256
 _SLASHES = re.compile(r"%(?:25)*(?:2f|5c)", re.IGNORECASE)
 _SEGMENTS = re.compile(r"[/\\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -42,7 +45,7 @@ _OF_PROXIES = (
 # proxy.
 _NOT_TO_BROWSER = frozenset(
     (
-        *("set-cookie", "location", "content-location", "refresh", "www-authenticate", "proxy-authenticate"),
+        *("content-location", "refresh", "www-authenticate", "proxy-authenticate"),
         *("clear-site-data", "strict-transport-security", "alt-svc", "expect-ct"),
         *("public-key-pins", "nel", "report-to", "reporting-endpoints", "x-sendfile", "origin-agent-cluster"),
         *("access-control-allow-credentials", "content-length", "authentication-info"),
@@ -81,6 +84,12 @@ def service_path(target: str, prefix: str, *, mode: str, allowed: tuple[str, ...
     if not _TARGET.fullmatch(target):
         raise RefusedError(400, "The request's path is not valid.")
     path, question, query = target.partition("?")
+    return _path_below(path, prefix, mode, allowed) + question + query
+
+
+# Requests repeat their paths: decoding them takes as long as parsing a request.
+@lru_cache(_MAX_REPEATED)
+def _path_below(path: str, prefix: str, mode: str, allowed: tuple[str, ...]) -> str:
     if not path.startswith(prefix):
         raise RefusedError(404, "This service has another path.")
     rest = path[len(prefix) - 1 :]
@@ -93,7 +102,7 @@ def service_path(target: str, prefix: str, *, mode: str, allowed: tuple[str, ...
         raise RefusedError(400, "The request's path has control characters.")
     if allowed and not _is_allowed(rest, decoded, allowed):
         raise RefusedError(404, "The service's blueprint does not allow this path.")
-    return (path if mode == "keep" else rest) + question + query
+    return path if mode == "keep" else rest
 
 
 def _decoded(path: str) -> str:
@@ -127,20 +136,29 @@ def headers_to_service(
         Names of the front door's cookies.
     """
     listed = list(headers)
-    dropped = _HOP_BY_HOP | _NOT_TO_SERVICE | _named_by_connection(listed)
-    host = next((value for name, value in listed if name.lower() == "host"), "")
+    named = _named_by_connection(listed)
     kept = []
     for name, value in listed:
-        # WSGI does not distinguish underscores from hyphens.
-        plain = name.lower().replace("_", "-")
-        if plain in dropped or plain.startswith(_OF_PROXIES):
+        plain = _name_for_service(name)
+        if not plain or plain in named:
             continue
-        is_own = plain == "origin" and origin_host(value) == host
-        kept.append((name, "http://localhost" if is_own else value))
+        if plain == "origin":
+            host = next((each for key, each in listed if key.lower() == "host"), "")
+            value = "http://localhost" if origin_host(value) == host else value  # noqa: PLW2901
+        kept.append((name, value))
     cookies = "; ".join(_service_cookies(listed, own_cookies))
     if cookies:
         kept.append(("Cookie", cookies))
     return [*kept, ("Host", "localhost"), ("X-Forwarded-Prefix", prefix.rstrip("/"))]
+
+
+@lru_cache(_MAX_REPEATED)
+def _name_for_service(name: str) -> str:
+    """Return a header's name in lower case, with hyphens; empty for one that the service does not get."""
+    # WSGI does not distinguish underscores from hyphens.
+    plain = name.lower().replace("_", "-")
+    is_dropped = plain in _HOP_BY_HOP or plain in _NOT_TO_SERVICE or plain.startswith(_OF_PROXIES)
+    return "" if is_dropped else plain
 
 
 def headers_to_browser(headers: Headers, *, prefix: str, mode: str) -> Iterator[tuple[str, str]]:
@@ -152,10 +170,10 @@ def headers_to_browser(headers: Headers, *, prefix: str, mode: str) -> Iterator[
         The response redirects to another place.
     """
     listed = list(headers)
-    dropped = _HOP_BY_HOP | _NOT_TO_BROWSER | _named_by_connection(listed)
+    named = _named_by_connection(listed)
     for name, value in listed:
-        lower = name.lower()
-        if not _VALUE.fullmatch(value):
+        lower = _name_for_browser(name)
+        if not lower or not _VALUE.fullmatch(value):
             continue
         if lower == "set-cookie":
             cookie = limited_cookie(value, prefix)
@@ -166,8 +184,16 @@ def headers_to_browser(headers: Headers, *, prefix: str, mode: str) -> Iterator[
         elif lower == "service-worker-allowed":
             # A service worker may act on all pages of its service, and on none of the hub.
             yield name, prefix
-        elif lower not in dropped and not lower.startswith(("x-accel-", _WEBSOCKET)):
+        elif lower not in named:
             yield name, value
+
+
+@lru_cache(_MAX_REPEATED)
+def _name_for_browser(name: str) -> str:
+    """Return a header's name in lower case; empty for one that browsers don't get."""
+    lower = name.lower()
+    is_dropped = lower in _HOP_BY_HOP or lower in _NOT_TO_BROWSER
+    return "" if is_dropped or lower.startswith(("x-accel-", _WEBSOCKET)) else lower
 
 
 def origin_host(origin: str) -> str:
@@ -239,5 +265,8 @@ def _is_foreign(name: str, own: frozenset[str]) -> bool:
 
 
 def _named_by_connection(headers: Headers) -> frozenset[str]:
-    values = (value for name, value in headers if name.lower() == "connection")
-    return frozenset(each.strip().lower() for value in values for each in value.split(","))
+    found: list[str] = []
+    for name, value in headers:
+        if len(name) == len("connection") and name.lower() == "connection":
+            found += value.lower().split(",")
+    return frozenset(each.strip() for each in found)

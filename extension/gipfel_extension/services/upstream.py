@@ -23,48 +23,8 @@ ERRORS = (aiohttp.ClientError, HttpProcessingError, ValueError, OSError)
 #: Seconds for the service to accept a connection, and for which an unused one stays open.
 _CONNECT_S = 10.0
 _IDLE_S = 15.0
-#: Seconds for which the head of an answer waits for its body, so that both are read and sent together.
-_TOGETHER_S = 0.005
 #: Idempotent methods: sent again if the service has closed a kept connection (RFC 9110, section 9.2.2).
 _REPEATABLE = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
-
-
-class _Connection(ResponseHandler):
-    """A connection to the service, which holds the head of a small answer back for its body.
-
-    Many programs write head and body separately: each piece would wake the front door once. Answers without a
-    length, such as streams, are not held.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self._held: tuple[RawResponseMessage, aiohttp.StreamReader] | None = None
-        self._timer_of_held: asyncio.TimerHandle | None = None
-
-    def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
-        """Pass on the head of an answer, unless its body is small and still on its way."""
-        self._release()
-        message, content = data
-        length = message.headers.get("Content-Length", "")
-        if content.is_eof() or not length.isdecimal() or int(length) > CHUNK_BYTES:
-            super().feed_data(data, size)
-            return
-        self._held = data
-        self._timer_of_held = self._loop.call_later(_TOGETHER_S, self._release)
-        content.on_eof(self._release)
-
-    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        """Pass on what was held, then the error."""
-        self._release()
-        super().set_exception(exc, *cause)
-
-    def _release(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            super().feed_data(held)
-        if self._timer_of_held is not None:
-            self._timer_of_held.cancel()
-            self._timer_of_held = None
 
 
 class Answer:
@@ -174,7 +134,7 @@ class Upstream:
     async def _connect(self) -> ResponseHandler:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(_CONNECT_S):
-            _, connection = await loop.create_unix_connection(lambda: _Connection(loop), self._path)
+            _, connection = await loop.create_unix_connection(lambda: ResponseHandler(loop), self._path)
         return connection
 
     async def _exchange(
