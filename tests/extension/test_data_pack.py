@@ -1,8 +1,12 @@
 """Packing a directory: entries are kept or refused by name, and the same data gives the same bytes."""
 
+import contextlib
 import fcntl
 import json
 import os
+import pty
+import re
+import select
 import shutil
 import signal
 import socket
@@ -221,6 +225,49 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, messages = process.communicate(timeout=120)
     assert (process.returncode, messages.splitlines()[-1]) == (130, "gipfel: interrupted.")
+    assert [path.name for path in tmp_path.iterdir()] == ["tree"]
+    assert str(tmp_path / ".a.sqsh.packing") not in programs()
+
+
+def test_a_terminal_shows_bar_and_estimate_and_its_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    with (tree / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    command = [
+        sys.executable,
+        "-m",
+        "gipfel_extension.cli",
+        "data",
+        "pack",
+        str(tree),
+        str(tmp_path / "a.sqsh"),
+    ]
+    process, terminal = pty.fork()
+    if not process:
+        os.execve(command[0], command, {**os.environ, "COLUMNS": "120", "LINES": "24"})
+    shown, deadline = b"", time.monotonic() + 60
+    try:
+        while shown.count(b" s left") < 3:
+            assert time.monotonic() < deadline, shown
+            if select.select([terminal], [], [], 1)[0]:
+                shown += os.read(terminal, 1 << 12)
+        # Ctrl-C, which the terminal sends to all processes in the foreground.
+        os.write(terminal, b"\x03")
+        with contextlib.suppress(OSError):
+            while part := os.read(terminal, 1 << 12):
+                shown += part
+    finally:
+        status = os.waitpid(process, 0)[1]
+        os.close(terminal)
+    text = shown.decode()
+    assert os.waitstatus_to_exitcode(status) == 130, text
+    assert "1 file, 1.0 TiB: " in text
+    drawn = re.findall("([█░]{24}) +([0-9]+) %  ([0-9.]+ [KMG]iB|[0-9]+ B) of 1.0 TiB, ([0-9]+) s left", text)
+    assert len(drawn) >= 3, text
+    # A line is drawn over the one before.
+    assert text.count("\x1b[1A") >= 2
+    assert text.rstrip().endswith("gipfel: interrupted.")
     assert [path.name for path in tmp_path.iterdir()] == ["tree"]
     assert str(tmp_path / ".a.sqsh.packing") not in programs()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .runs import size_text
-from .terminal import LiveTable, examples, report_line
+from .terminal import LiveTable, examples, progress_bar, report_line
 
 if TYPE_CHECKING:
     from ..data.options import Plan
@@ -266,6 +266,8 @@ class _Progress:
         self._started = self._drawn = time.monotonic()
 
     def on_plan(self, source: "Source", plan: "Plan") -> None:
+        from gipfel_cluster.model import pluralize  # noqa: PLC0415 - pydantic
+
         for note in source.notes:
             report_line(f"note: {note}.")
         self._total = source.data_bytes
@@ -273,7 +275,7 @@ class _Progress:
             "stored" if plan.packing.compression == "none" else f"compressed with {plan.packing.compression}"
         )
         report_line(
-            f"{len(source.files())} files, {size_text(self._total)}: {how}, "
+            f"{pluralize(len(source.files()), 'file')}, {size_text(self._total)}: {how}, "
             f"about {size_text(plan.estimated_bytes)}, for {plan.packing.access} access"
         )
 
@@ -296,8 +298,6 @@ class _Progress:
         self._drawn = time.monotonic()
         elapsed = self._drawn - self._started
         left = elapsed * (self._total - self._read) / self._read if self._read else 0.0
-        share = 100 * self._read / self._total if self._total else 100
         if self._table:
-            self._table.draw(
-                [f"{share:3.0f} %  {size_text(self._read)} of {size_text(self._total)}, {left:.0f} s left"]
-            )
+            bar, amount = progress_bar(self._read, self._total), size_text(self._read)
+            self._table.draw([f"{bar}  {amount} of {size_text(self._total)}, {left:.0f} s left"])

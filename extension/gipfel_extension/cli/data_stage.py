@@ -14,13 +14,12 @@ from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.staged import OBJECTS
 
 from .runs import size_text
-from .terminal import LiveTable, examples, report_line, table_lines
+from .terminal import LiveTable, examples, progress_bar, report_line, table_lines
 
 if TYPE_CHECKING:
     from ..data.stage.model import NodeCopy, StageSpec, TransferState
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_BAR = 24
 _MAX_ROWS = 16
 INTERRUPTED = 130
 
@@ -228,21 +227,15 @@ def progress_lines(state: "TransferState") -> list[str]:
     done = sum(each.done for each in usable)
     wanted = state.total * len(usable)
     amount = f"{size_text(done)} of {size_text(wanted)}"
-    rows = [["all nodes", _bar(done, wanted), amount, _left(state, done, wanted)]]
+    rows = [["all nodes", progress_bar(done, wanted), amount, _left(state, done, wanted)]]
     worst = sorted(state.copies, key=lambda each: (each.phase == "staged", each.done))
     rows += [
-        [each.node, _bar(each.done, state.total), each.tier, each.problem or each.phase]
+        [each.node, progress_bar(each.done, state.total), each.tier, each.problem or each.phase]
         for each in worst[:_MAX_ROWS]
     ]
     if len(worst) > _MAX_ROWS:
         rows.append([f"and {len(worst) - _MAX_ROWS} more nodes", "", "", ""])
     return table_lines(rows)
-
-
-def _bar(done: float, total: float) -> str:
-    share = min(1.0, done / total) if total else 1.0
-    filled = round(share * _BAR)
-    return f"{'█' * filled}{'░' * (_BAR - filled)} {100 * share:3.0f} %"
 
 
 def _left(state: "TransferState", done: int, wanted: int) -> str:

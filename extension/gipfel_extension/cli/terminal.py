@@ -54,6 +54,15 @@ class LiveTable:
         self._drawn = len(visible)
 
 
+def progress_bar(done: float, total: float) -> str:
+    """Return a bar of what is done, and its percentage."""
+    share = min(1.0, done / total) if total else 1.0
+    filled = round(share * _BAR)
+    return f"{'█' * filled}{'░' * (_BAR - filled)} {100 * share:3.0f} %"
+
+
+#: Width of a bar in characters.
+_BAR = 24
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
