@@ -23,8 +23,8 @@ export interface IPageLocation extends ISelectionState {
   readonly tab: string;
 }
 
-/** Return the value of the URL's parameter for a page. */
-export function encodeLocation(place: IPageLocation): string {
+/** Return the value of the URL's parameter for a page; without the choices of its view, they are the first ones. */
+export function encodeLocation(place: Omit<IPageLocation, 'view'> & Partial<IPageLocation>): string {
   const found = new URLSearchParams({ tab: place.tab });
   const texts = { run: place.run, launch: place.launch, layout: place.layout, roles: place.expression };
   for (const [name, text] of Object.entries(texts)) {
@@ -42,7 +42,9 @@ export function encodeLocation(place: IPageLocation): string {
   if (place.lastS !== null) {
     found.set('last', String(place.lastS));
   }
-  encodeView(place.view, found);
+  if (place.view) {
+    encodeView(place.view, found);
+  }
   return found.toString();
 }
 
