@@ -563,12 +563,25 @@ export interface ISpread {
 }
 
 /**
+ * Process beside the job's ranks that holds a GPU. `name` is empty if the process can't be seen, and `user`
+ * if it is the user's own.
+ */
+export interface IGpuProcess {
+  readonly pid: number;
+  readonly gpu_uuid: string;
+  readonly node: string;
+  readonly name: string;
+  readonly user: string;
+}
+
+/**
  * A score as `gipfel score --json` prints it; unknown numbers are null. `bottleneck` is the largest loss,
  * null if samples are too far apart to determine it. `range` are bounds of the score that samples at a
  * shorter interval could give. `integer_points` are the score and the losses as integers that add up to 100.
  * `means_s` is the number of seconds over which the scored values are means, null if they are samples.
  * `energy` is the energy of that time in one line, empty where it is unknown. `first_ns` and `last_ns` are
- * the times of the first and the last scored sample in UTC nanoseconds, rounded to a double.
+ * the times of the first and the last scored sample in UTC nanoseconds, rounded to a double. `gpu_processes`
+ * are those that hold GPUs beside the ranks; only live.
  */
 export interface IScore {
   readonly score: number | null;
@@ -588,6 +601,7 @@ export interface IScore {
   readonly last_ns?: number | null;
   readonly means_s?: number | null;
   readonly energy?: string;
+  readonly gpu_processes?: readonly IGpuProcess[];
   readonly simulated: boolean;
   readonly notes: readonly string[];
 }

@@ -10,6 +10,7 @@ import nvml_stand_in
 from recorder_process import kinds, running, until
 
 from gipfel_extension.telemetry.events import read_events
+from gipfel_extension.telemetry.gpu_processes import GpuProcessFile, read_gpu_processes
 from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from gipfel_extension.telemetry.store.segments import read_samples
 
@@ -49,6 +50,10 @@ def test_ranks_xids_and_metrics_on_request_over_the_c_interface(tmp_path: Path) 
     try:
         with running(folder, *more, env=environment) as process:
             assert until(lambda: read_ranks(folder))
+            # Rank 2 is on a GPU that is not visible; two processes are no ranks of this job.
+            assert until(lambda: read_gpu_processes(folder))
+            held = {(each.pid, each.gpu_uuid, each.user) for each in read_gpu_processes(folder)}
+            assert held == {(os.getpid(), uuids[3], "")}
             assert until(lambda: kinds(folder).count("xid") >= 2)
             assert until(lambda: read_samples(folder).rows > 6)
             process.terminate()
@@ -74,3 +79,27 @@ def test_ranks_xids_and_metrics_on_request_over_the_c_interface(tmp_path: Path) 
     columns = table[uuids[0]]
     assert np.nanmax(columns["MEM_CLOCK"]) == 1980
     assert np.isfinite(columns["NVDEC0_ACTIVE"]).any()
+    # Nobody keeps them up to date any more.
+    assert read_gpu_processes(folder) == ()
+
+
+def test_a_process_on_a_gpu_has_its_program_its_notebook_or_its_user(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    for pid, command, environment in (
+        (11, "python3", b"JPY_SESSION_NAME=/home/ada/train.ipynb\0"),
+        (12, "evil\x1b[31m", b""),
+    ):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "comm").write_text(command + "\n")
+        (proc / str(pid) / "environ").write_bytes(environment)
+    file = GpuProcessFile(tmp_path, "n1", "job", proc)
+    file.update([(11, "GPU-0"), (12, "GPU-0"), (13, "GPU-1"), (14, "GPU-1")], {14})
+    assert [(each.pid, each.gpu_uuid, each.name) for each in read_gpu_processes(tmp_path)] == [
+        (11, "GPU-0", "the kernel of train.ipynb"),
+        (12, "GPU-0", "evil [31m"),
+        (13, "GPU-1", ""),
+    ]
+    file.update([], ())
+    assert read_gpu_processes(tmp_path) == ()
+    (tmp_path / "n2-job.gpus.json").write_text('[{"pid": "x"}]')
+    assert read_gpu_processes(tmp_path) == ()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from ..diagnosis.rules import Rule
+from ..telemetry.gpu_processes import GpuProcessFile
 from ..telemetry.metric_table import METRICS, SCORE_PARTS
 from ..telemetry.ranks import RankFinder, ranks_file
 from ..telemetry.sample import FINE_INTERVAL, Device, Sample
@@ -140,6 +141,7 @@ class Recorder:
         self._idleness = IdleWatch(self.journal, self._provenance.devices)
         ranks = ranks_file(settings.telemetry, settings.node, settings.name)
         self._ranks = RankFinder(ranks, settings.node, environment, recorder=os.getpid())
+        self._gpu_processes = GpuProcessFile(settings.telemetry, settings.node, settings.name)
         self._rules = (
             RuleMonitor(
                 settings.telemetry.parent,
@@ -208,6 +210,7 @@ class Recorder:
             self._network.close()
         if self._storage is not None:
             self._storage.close()
+        self._gpu_processes.remove()
         self.journal.write()
         self._publish([], ended=True)
         for publisher in self._publishers:
@@ -254,6 +257,7 @@ class Recorder:
             with self.journal.log_errors("ranks"):
                 holders = [h for s in self._sources if isinstance(s, ProcessSource) for h in s.processes()]
                 self._ranks.update(holders)
+                self._gpu_processes.update(holders, {each.pid for each in self._ranks.locations})
 
     def _publish(self, samples: list[Sample], *, ended: bool = False) -> None:
         events = self.journal.drain()

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ..saturation.advice import HOLD_S, DebouncedAdvice
 from ..telemetry.energy import energy_of
 from ..telemetry.events import Event, read_events
 from ..telemetry.files import read_regular
+from ..telemetry.gpu_processes import read_gpu_processes
 from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ..telemetry.sample import SampleTable
 from ..training.results import program_of_run, workload_of
@@ -142,10 +143,12 @@ class SaturationAnalysis:
             started = time.thread_time()
             try:
                 events = read_events(self._telemetry) if windows else ()
+                processes = read_gpu_processes(self._telemetry) if windows else ()
                 self._debouncer.keep(windows)
                 for window in sorted(windows):
                     debounce = partial(self._debounce, window)
                     document = score_document(self._table(window), self._telemetry, debounce)
+                    document["gpu_processes"] = [asdict(each) for each in processes]
                     self._publish(AnalysisResult(window, document, events))
                 failing = False
             except Exception:  # noqa: BLE001 - if the thread ended, every page would keep an old score

@@ -7,7 +7,7 @@ The tests validate every response with these models.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..telemetry.live.feed import State
 from ..telemetry.sample import Device
@@ -189,6 +189,19 @@ class Spread(ResponseModel):
     gap: float
 
 
+class GpuProcess(ResponseModel):
+    """Process beside the job's ranks that holds a GPU.
+
+    ``name`` is empty if the process can't be seen, and ``user`` if it is the user's own.
+    """
+
+    pid: int
+    gpu_uuid: str
+    node: str
+    name: str
+    user: str
+
+
 class Score(ResponseModel):
     """A score as ``gipfel score --json`` prints it; unknown numbers are null.
 
@@ -197,7 +210,7 @@ class Score(ResponseModel):
     the losses as integers that add up to 100. ``means_s`` is the number of seconds over which the scored
     values are means, null if they are samples. ``energy`` is the energy of that time in one line, empty where
     it is unknown. ``first_ns`` and ``last_ns`` are the times of the first and the last scored sample in UTC
-    nanoseconds, rounded to a double.
+    nanoseconds, rounded to a double. ``gpu_processes`` are those that hold GPUs beside the ranks; only live.
     """
 
     score: float | None
@@ -217,6 +230,7 @@ class Score(ResponseModel):
     last_ns: float | None = None
     means_s: float | None = None
     energy: str = ""
+    gpu_processes: list[GpuProcess] = Field(default=[])
     simulated: bool
     notes: list[str]
 

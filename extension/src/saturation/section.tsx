@@ -10,6 +10,7 @@ import type { ISection } from '../tokens';
 import { Figure } from '../views/figures/figure';
 import { AdviceList } from '../views/saturation/advice';
 import { Gpus } from '../views/saturation/gpus';
+import { GpuHolders } from '../views/saturation/holders';
 import { Score } from '../views/saturation/score';
 import { Compare } from './compare';
 import { Events } from './events';
@@ -227,24 +228,28 @@ function GaugeButtons(props: IViewsProps): React.JSX.Element {
   );
 }
 
-/** The plots of each selected GPU. */
+/** Who holds the GPUs, while they are recorded, and the plots of each selected GPU. */
 function GpuPlots(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
   const { model, trans } = props;
+  const { live, gpus } = model.selection;
   return (
-    <Gpus
-      selection={model.selection}
-      score={model.score}
-      plot={(gpu, name) => (
-        <Figure
-          source={model.figures}
-          name={`gpu/${gpu.uuid}`}
-          label={trans.__('Activity, links, clock and power of %1', name)}
-          trans={trans}
-        />
-      )}
-      closeIcon={<closeIcon.react tag="span" height="16px" width="16px" />}
-      trans={trans}
-    />
+    <>
+      {live && <GpuHolders processes={model.score?.gpu_processes ?? []} gpus={gpus} trans={trans} />}
+      <Gpus
+        selection={model.selection}
+        score={model.score}
+        plot={(gpu, name) => (
+          <Figure
+            source={model.figures}
+            name={`gpu/${gpu.uuid}`}
+            label={trans.__('Activity, links, clock and power of %1', name)}
+            trans={trans}
+          />
+        )}
+        closeIcon={<closeIcon.react tag="span" height="16px" width="16px" />}
+        trans={trans}
+      />
+    </>
   );
 }
 

@@ -1,9 +1,10 @@
 import { renderToStaticMarkup } from 'react-dom/server';
 import * as React from 'react';
 
-import type { IAdvice, IFigure, IScore } from '../../src/api';
+import type { IAdvice, IDevice, IFigure, IGpuProcess, IScore } from '../../src/api';
 import { ENGLISH } from '../../src/views/translation';
 import { AdviceList } from '../../src/views/saturation/advice';
+import { GpuHolders } from '../../src/views/saturation/holders';
 import { Score } from '../../src/views/saturation/score';
 import { StateLine } from '../../src/views/saturation/state';
 import saturation from '../../src/widgets/saturation';
@@ -135,7 +136,7 @@ describe('the views of saturation', () => {
 
   it('have one item for each loss, with other remedies below it, and hide no loss of five points', () => {
     const of = (rule: string, points: number, alternative = false): IAdvice => ({
-      ...(score.advice[0] as IAdvice),
+      ...(score.advice as readonly [IAdvice])[0],
       rule,
       points,
       alternative,
@@ -149,6 +150,21 @@ describe('the views of saturation', () => {
     expect(text).not.toContain('Sentence of b.');
     expect(text).toContain('Or: Do b.');
     expect(text).toContain('1 more');
+  });
+
+  it('list who holds GPUs, open where another user or process shares one', () => {
+    const gpus = [0, 1].map(index => ({ uuid: `GPU-${index}`, index, node: 'n1' })) as unknown as IDevice[];
+    const of = (...processes: IGpuProcess[]): string =>
+      renderToStaticMarkup(<GpuHolders processes={processes} gpus={gpus} trans={ENGLISH} />);
+    const own = { pid: 7, gpu_uuid: 'GPU-0', node: 'n1', name: 'the kernel of train.ipynb', user: '' };
+    expect(of()).toBe('');
+    expect(of(own)).toContain('GPU 0: the kernel of train.ipynb (pid 7)');
+    expect(of(own)).not.toContain('open=""');
+    const other = { ...own, pid: 8, gpu_uuid: 'GPU-1', name: 'python3', user: 'ada' };
+    expect(of(own, other)).toContain('GPU 1: python3 of the user ada (pid 8)');
+    expect(of(own, other)).toContain('open=""');
+    expect(of(own, { ...own, pid: 9, name: '' })).toContain('open=""');
+    expect(of({ ...own, name: '' })).toContain('a process that is not visible here');
   });
 
   it('begin with the largest loss and its remedy', () => {
