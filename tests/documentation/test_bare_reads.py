@@ -22,6 +22,7 @@ _ALLOWED = {
     "extension/gipfel_extension/telemetry/files.py": "these are the functions",
     "extension/gipfel_extension/telemetry/sources/": "counters of the kernel",
     "extension/gipfel_extension/telemetry/ranks.py": "counters of the kernel",
+    "extension/gipfel_extension/telemetry/gpu_processes.py": "what the kernel says of processes",
     "extension/gipfel_extension/storage/job_files.py": "what the kernel says of processes",
     "extension/gipfel_extension/data/sample_reader.py": "runs in a process that has a time limit",
     "extension/gipfel_extension/recorder/open_files.py": "what the kernel says of processes",
