@@ -96,5 +96,3 @@ def _look_at_the_panel(page: Page, trip: Trip, screenshot: Callable[[Page, str],
         found = serious_findings(page, "#jp-main-dock-panel")
         assert not found, f"{kind}: {json.dumps(found, indent=1)}"
         screenshot(page, f"64-{kind}")
-    trip.lab.choose_theme("JupyterLab Dark")
-    screenshot(page, "65-dark")
