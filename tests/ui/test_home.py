@@ -109,6 +109,45 @@ def test_a_service_is_started_by_click_and_opened_from_its_card(
     expect(card).to_have_attribute("data-state", "stopped", timeout=30_000)
 
 
+_PIPE = """
+name: pipe
+title: Pipe
+parts:
+  pipe:
+    command:
+      - ${python}
+      - -c
+      - "import socketserver as s, sys; s.UnixStreamServer(sys.argv[1], s.BaseRequestHandler).serve_forever()"
+      - ${socket}
+    path: raw
+    ready: {accepts: connections}
+"""
+
+
+def test_a_service_is_shared_and_its_access_ended_by_click(
+    pages: HubPages, hub: HubProcess, tmp_path: Path, screenshot: Callable[[Page, str], Path]
+) -> None:
+    (tmp_path / "pipe.yaml").write_text(_PIPE)
+    owner, other = hub.user(_USER), hub.user("otto")
+    api = f"/hub/api/users/{_USER}/servers/pipe"
+    assert owner._client.post(api, json={"service": str(tmp_path / "pipe.yaml")}).status_code in {201, 202}
+    page = pages.page
+    page.goto(f"{hub.url}/hub/home")
+    card = page.get_by_role("region", name="Session pipe")
+    expect(card).to_have_attribute("data-state", "running", timeout=60_000)
+    card.locator("summary", has_text="Share").click()
+    card.get_by_label("Name of the user or group").fill("otto")
+    card.get_by_role("button", name="Share pipe").click()
+    expect(card).to_contain_text("Shared with user otto", timeout=30_000)
+    screenshot(page, "33-home-shared")
+    assert "Shared with you" in other.home_page(hub.password)
+    card.get_by_role("button", name="End the access of user otto to pipe").click()
+    expect(card).not_to_contain_text("Shared with", timeout=30_000)
+    assert "Shared with you" not in other.home_page(hub.password)
+    owner._client.delete(api)
+    expect(card).to_have_attribute("data-state", "stopped", timeout=30_000)
+
+
 def test_the_home_fits_a_narrow_window_in_the_dark(
     pages: HubPages, hub: HubProcess, screenshot: Callable[[Page, str], Path]
 ) -> None:
