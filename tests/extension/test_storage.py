@@ -22,8 +22,17 @@ from gipfel_extension.cli.main import gipfel, main
 from gipfel_extension.diagnosis.file_system import StorageSeries, judge_storage
 from gipfel_extension.job.run_diagnosis import diagnose_run
 from gipfel_extension.job.run_storage import series_of, storage_figure, storage_report
-from gipfel_extension.recorder.storage_monitor import StorageMonitor
-from gipfel_extension.storage import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile, read_storage
+from gipfel_extension.recorder.storage_monitor import PressureCounter, StorageMonitor
+from gipfel_extension.storage import (
+    FilesRow,
+    MountRow,
+    Period,
+    PressureRow,
+    ProbeRow,
+    RankRow,
+    StorageFile,
+    read_storage,
+)
 from gipfel_extension.storage.file_systems import (
     OpenCounter,
     SiteStripes,
@@ -44,6 +53,7 @@ from gipfel_extension.telemetry.sources.file_systems import (
     rates_of,
     read_clients,
 )
+from gipfel_extension.telemetry.sources.host import Cgroup
 
 _DATA = Path(__file__).parent / "data"
 _S = 10**9
@@ -426,11 +436,69 @@ def test_a_slow_file_system_is_told_from_a_job_that_asks_much(tmp_path: Path) ->
         "/scratch was slow at 20 of 60 probes while the job asked little" in found["everybody"]["file_system"]
     )
     assert list(found["bursts"]) == ["own_io"]
-    assert "Your job opens 12 000 files per second at /scratch" in found["bursts"]["own_io"]
+    assert "Your job opens 12 000 files per second (data files) at /scratch" in found["bursts"]["own_io"]
     assert "answers in 90 ms while the job does, in 1 ms otherwise" in found["bursts"]["own_io"]
     assert list(found["always"]) == ["unknown"]
     assert "opens 12 000 files per second nearly all the time" in found["always"]["unknown"]
     assert "own_io" in [each.kind for each in diagnose_run(bursts).verdicts]
+
+
+def test_waiting_for_storage_and_opens_of_clients_are_evidence(tmp_path: Path) -> None:
+    def period(number: int, *, busy: bool, node_only: bool = False) -> Period:
+        each = _period(number, latency=90.0 if busy else 1.0)
+        # No directory is watched, but Lustre's client counts.
+        mount = replace(each.mounts[0], opened=None, opens=12_000.0 if busy else 3.0, why="")
+        share = 0.41 if busy else 0.02
+        pressure = PressureRow(None if node_only else share, share, "No group." if node_only else "")
+        return replace(each, mounts=(mount,), pressure=pressure)
+
+    for name in ("job", "node"):
+        (tmp_path / name / "telemetry").mkdir(parents=True)
+        _write(tmp_path / name, [period(n, busy=n % 12 < 4, node_only=name == "node") for n in range(72)])
+        report = storage_report(tmp_path / name)
+        assert report is not None
+        (verdict,) = report.verdicts
+        assert verdict.kind == "own_io"
+        assert (
+            "The nodes of your job open 12 000 files per second (data files) at /scratch." in verdict.evidence
+        )
+        waiting = f"In 41 % of that time some of the {name}'s processes waited for storage, in 2 % otherwise"
+        assert waiting in verdict.evidence
+        assert ("No group." in report.notes) == (name == "node")
+    line = json.loads((tmp_path / "job/storage/n1.jsonl").read_text().splitlines()[0])
+    # A record of an earlier version.
+    (tmp_path / "old/storage").mkdir(parents=True)
+    del line["pressure"]
+    (tmp_path / "old/storage/n1.jsonl").write_text(json.dumps(line) + "\n")
+    record = read_storage(tmp_path / "old")
+    assert record is not None
+    assert (record.periods[0].pressure, record.notes) == (None, ())
+
+
+def test_pressure_is_the_growth_of_totals_and_says_what_is_missing(tmp_path: Path) -> None:
+    group, proc = tmp_path / "cgroup/job_7", tmp_path / "proc"
+    (proc / "pressure").mkdir(parents=True)
+    group.mkdir(parents=True)
+    text = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    (proc / "pressure/io").write_text(text.format(1_000_000))
+    (group / "io.pressure").write_text(text.format(0))
+    counter = PressureCounter(Cgroup(group, tmp_path / "cgroup"), proc)
+    assert counter.read(100.0) == PressureRow(None, None, "")
+    (proc / "pressure/io").write_text(text.format(5_000_000))
+    (group / "io.pressure").write_text(text.format(2_500_000))
+    assert counter.read(110.0) == PressureRow(0.25, 0.4, "")
+    (group / "io.pressure").unlink()
+    (proc / "pressure/io").write_text("")
+    missing = counter.read(120.0)
+    assert (missing.of_job, missing.of_node) == (None, None)
+    assert "io.pressure can't be read: No such file or directory." in missing.why
+    assert "io has no total." in missing.why
+    alone = PressureCounter(None, Path("/proc"))
+    alone.read(0.0)
+    found = alone.read(10.0)
+    assert "no control group of version 2" in found.why
+    if Path("/proc/pressure/io").exists():
+        assert found.of_node is not None
 
 
 def test_the_advice_names_the_better_tier_and_the_command(tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ class StorageSeries:
         Bytes per second that the job moved at this mount (a lower bound if `most` is set); NaN if unknown.
     most
         Upper bound of `moved`; None if `moved` is exact.
+    waited
+        Share of time in which processes waited for storage; NaN where unknown, None if it is never known.
+    waiting, opening, classes
+        For people: whose waiting it is, who opens the files, and of which classes they are.
     shared
         True for a shared file system, for which many opened files matter even if it keeps up.
     """
@@ -73,6 +77,10 @@ class StorageSeries:
     moved: _Floats
     shared: bool = True
     most: _Floats | None = None
+    waited: _Floats | None = None
+    waiting: str = "the job's processes"
+    opening: str = "Your job"
+    classes: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,11 @@ class StorageJudgement:
         True if the job opens so many files, so often, that this is reported.
     because
         The reason, for ``unknown``.
+    waited, waited_else
+        Shares of time in which processes waited for storage: medians at the slow probes that count, and at
+        the others; None if unknown.
+    series
+        What was judged, for the words of `verdicts`.
     """
 
     mount: str
@@ -116,6 +129,9 @@ class StorageJudgement:
     chance: float
     many_opens: bool
     because: str = ""
+    waited: float | None = None
+    waited_else: float | None = None
+    series: StorageSeries | None = None
 
     def verdicts(self) -> list[Verdict]:
         """Return the verdicts, each with its evidence."""
@@ -135,21 +151,39 @@ class StorageJudgement:
 
     def _load(self) -> str:
         if self.opens is not None and self.opens >= (self.moved or 0.0) / _MIB:
-            return f"opens {_count(self.opens)} files per second"
+            classes = f" ({self.series.classes})" if self.series and self.series.classes else ""
+            return f"{self._opens} {_count(self.opens)} files per second{classes}"
         return f"moves {(self.moved or 0.0) / 1e6:,.0f} MB per second".replace(",", " ")
+
+    @property
+    def _opens(self) -> str:
+        return "opens" if self._who == "Your job" else "open"
+
+    @property
+    def _who(self) -> str:
+        return self.series.opening if self.series and self.opens is not None else "Your job"
+
+    def _waits(self) -> str:
+        """Return a sentence on the kernel's count of waiting processes; empty if it is unknown."""
+        if self.waited is None or self.series is None:
+            return ""
+        other = "" if self.waited_else is None else f", in {100 * self.waited_else:.0f} % otherwise"
+        share = f"{100 * self.waited:.0f} %"
+        return f" In {share} of that time some of {self.series.waiting} waited for storage{other} (PSI)."
 
     def _everybody(self) -> str:
         return (
             f"{self.mount} was slow at {self.slow_light} of {self.light} probes while the job asked "
             f"little of it ({_ms(self.slow_ms)} for a name or 4 KiB). Others, or the file system itself, are "
-            "the reason."
+            f"the reason.{self._waits()}"
         )
 
     def _job(self) -> str:
-        text = f"Your job {self._load()} at {self.mount}"
+        load = self._load()
+        text = f"{self._who if load.startswith('open') else 'Your job'} {load} at {self.mount}"
         if self.slow == "job":
             heavy, light = _ms(self.heavy_ms), _ms(self.light_ms)
-            return f"{text}. It answers in {heavy} while the job does, in {light} otherwise."
+            return f"{text}. It answers in {heavy} while the job does, in {light} otherwise.{self._waits()}"
         if self.slow == "everybody":
             return f"{text}, which is slow without that, too."
         return f"{text}. It keeps up: {_ms(self.heavy_ms)} for a name or 4 KiB."
@@ -185,6 +219,7 @@ def judge_storage(series: StorageSeries) -> StorageJudgement:
     kind, chance, because = _kind(latency, slow, heavy, light, threshold)
     chosen = slow & (light if kind == "everybody" else heavy if kind == "job" else slow)
     rate = _median(opens[heavy])
+    waited = None if series.waited is None else series.waited[known]
     often = heavy.sum() >= max(_LEAST_SLOW, _OFTEN * len(latency))
     return StorageJudgement(
         series.mount,
@@ -202,6 +237,9 @@ def judge_storage(series: StorageSeries) -> StorageJudgement:
         many_opens=bool(series.shared and often and rate is not None and rate >= MANY_OPENS),
         because=because
         and _reason(because, series.mount, latency[slow], opens[heavy], len(latency), moved=moved[slow]),
+        waited=None if waited is None else _median(waited[chosen]),
+        waited_else=None if waited is None else _median(waited[~chosen]),
+        series=series,
     )
 
 

@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 
 from ..diagnosis.file_system import StorageJudgement, StorageSeries, judge_storage
 from ..diagnosis.verdict import Verdict
-from ..storage import FilesRow, Period, StorageRecord, read_storage
+from ..storage import FilesRow, MountRow, Period, StorageRecord, read_storage
 from ..storage.file_systems import SiteStripes, mending
 from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked
+from ..telemetry.sources.file_systems import CLASSES
 
 _Floats = NDArray[np.float64]
 #: Maximum time between a probe and periods of other nodes that count as simultaneous.
 _NEAR_NS = 15 * 10**9
+#: Files per second that a client opens for the node itself.
+_FEW_OPENS = 20.0
 _MOST_ADVICE, _MOST_PLOTTED, _MOST_NOTES = 6, 4, 8
 _COLORS = ("blue", "orange", "green", "purple")
 _DASHES = ("solid", "dot", "dash", "dashdot")
@@ -50,6 +53,8 @@ class StorageReport:
         found = dict.fromkeys(self.record.notes)
         for period in self.record.periods:
             found.setdefault(period.why)
+            if period.pressure is not None:
+                found.setdefault(period.pressure.why)
             for mount in period.mounts:
                 found.setdefault(f"{mount.mount}: {mount.why}" if mount.why else "")
             for row in period.probes:
@@ -74,12 +79,12 @@ def storage_report(run: Path, environment: Mapping[str, str] = os.environ) -> St
     except ValueError as error:
         notes.append(f"{error}. The default applies.")
         stripes = SiteStripes()
-    judgements = tuple(judge_storage(each) for each in series_of(record.periods))
+    judgements = tuple(judge_storage(each) for each in series_of(record.periods, record.files))
     record = StorageRecord(record.periods, record.files, tuple(notes))
     return StorageReport(record, judgements, tuple(_advice(record.files, stripes))[:_MOST_ADVICE])
 
 
-def series_of(periods: Sequence[Period]) -> list[StorageSeries]:
+def series_of(periods: Sequence[Period], files: Sequence[FilesRow] = ()) -> list[StorageSeries]:
     """Return the latency of each mount over time, with the load that the job caused there from all nodes."""
     latencies: dict[str, list[tuple[int, float]]] = {}
     for period in periods:
@@ -104,8 +109,44 @@ def series_of(periods: Sequence[Period]) -> list[StorageSeries]:
         tiers = {row.tier for each in periods for row in each.mounts if row.mount == name}
         values = np.array([value for _, value in pairs], np.float64)
         shared = not tiers or "shared" in tiers
-        found.append(StorageSeries(name, times, values, opens, least, shared=shared, most=most))
+        by_client = any(_client_opens(row) for each in periods for row in each.mounts if row.mount == name)
+        waiting, waited = _waited(times, periods)
+        found.append(
+            StorageSeries(
+                name, times, values, opens, least, shared=shared, most=most, waited=waited, waiting=waiting,
+                opening="The nodes of your job" if by_client else "Your job", classes=_classes(name, files),
+            )
+        )  # fmt: skip
     return found
+
+
+def _waited(times: NDArray[np.int64], periods: Sequence[Period]) -> tuple[str, _Floats | None]:
+    """Return whose share of time waiting for storage is known, and the mean of the nodes at some times."""
+    rows = [(each.node, each.time_ns, each.pressure) for each in periods if each.pressure is not None]
+    of_job = any(row.of_job is not None for _, _, row in rows)
+    nodes: dict[str, tuple[list[int], list[float]]] = {}
+    for node, time_ns, row in rows:
+        share = row.of_job if of_job else row.of_node
+        if share is not None:
+            own = nodes.setdefault(node, ([], []))
+            own[0].append(time_ns)
+            own[1].append(share)
+    if not nodes:
+        return "", None
+    arrays = {
+        node: (np.array(ns, np.int64), np.array(shares, np.float64)) for node, (ns, shares) in nodes.items()
+    }
+    return ("the job's" if of_job else "the node's") + " processes", _sum_of_nodes(times, arrays) / len(nodes)
+
+
+def _classes(mount: str, files: Sequence[FilesRow]) -> str:
+    """Return the classes of the job's files at a mount, the one with most files first, for people."""
+    counts: dict[str, int] = {}
+    for each in files:
+        if each.mount == mount and not each.written:
+            counts[each.kind] = counts.get(each.kind, 0) + each.files
+    most = sorted(counts, key=lambda kind: -counts[kind])
+    return ", ".join(CLASSES.get(each, each) for each in most if counts[each] * 10 >= counts[most[0]])
 
 
 def storage_figure(
@@ -221,11 +262,21 @@ def _sum_of_nodes(
 
 
 def _opened(period: Period, mount: str) -> float:
-    """Return the files opened per second at a mount; 0 without files of the job, NaN if not counted."""
+    """Return the files opened per second at a mount; 0 without files of the job, NaN if not counted.
+
+    Directories that the recorder does not watch count only in the client, which counts all jobs of the node.
+    """
     for row in period.mounts:
         if row.mount == mount:
-            return np.nan if row.opened is None else row.opened
+            known = row.opens if row.opened is None else row.opened
+            return _client_opens(row) or (np.nan if known is None else known)
     return np.nan if period.why else 0.0
+
+
+def _client_opens(row: MountRow) -> float:
+    """Return the files per second that the client counted; 0 if few beyond the recorder's count."""
+    least = max(_FEW_OPENS, 2 * (row.opened or 0.0))
+    return row.opens if row.opens is not None and row.opens > least else 0.0
 
 
 def _moved(period: Period, mount: str) -> tuple[float, float]:

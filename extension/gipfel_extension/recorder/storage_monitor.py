@@ -11,6 +11,7 @@ from pathlib import Path
 from ..storage import (
     MountRow,
     Period,
+    PressureRow,
     ProbeRow,
     StorageFile,
     files_row,
@@ -29,6 +30,7 @@ from ..telemetry.sources.file_systems import (
     read_clients,
     read_mounts,
 )
+from ..telemetry.sources.host import Cgroup, job_cgroup
 from .job_processes import JobProcesses
 
 #: Seconds between two readings of the processes, between two lines of the file, and between rounds of probes.
@@ -73,6 +75,8 @@ class StorageMonitor:
         self._opens_why = ""
         self._clients: dict[str, ClientCounters] = {}
         self._stripes: dict[str, int] = {}
+        pid = os.getpid() if root_pid is None else root_pid
+        self._pressure = PressureCounter(job_cgroup(pid, proc=proc), proc)
         self._prober = Prober(run, clock.monotonic_ns) if probing else None
         self._looked_ns = self._began_ns = clock.monotonic_ns()
         self._ended = threading.Event()
@@ -125,7 +129,10 @@ class StorageMonitor:
         why = self._opens.why if self._opens is not None else self._opens_why
         self._read_stripes(groups)
         if ranks or probes:
-            period = Period(self._node, self._clock.time_ns(), round(seconds, 3), why, ranks, mounts, probes)
+            pressure = self._pressure.read(time.monotonic())
+            period = Period(
+                self._node, self._clock.time_ns(), round(seconds, 3), why, ranks, mounts, probes, pressure
+            )  # fmt: skip
             self._file.append(period, [files_row(each, self._stripes) for each in groups])
 
     def _count_opens(self) -> dict[str, float] | None:
@@ -238,6 +245,44 @@ class Prober:
                 self._results.append(probe(each))
         finally:
             self._started_ns = None
+
+
+class PressureCounter:
+    """Shares of time in which processes waited for storage, from ``io.pressure`` files (PSI).
+
+    Parameters
+    ----------
+    cgroup
+        The job's control group; None where it has none of version 2.
+    """
+
+    def __init__(self, cgroup: Cgroup | None, proc: Path) -> None:
+        self._paths = {"node": proc / "pressure" / "io"}
+        if cgroup is not None:
+            self._paths["job"] = cgroup.path / "io.pressure"
+        self._before: dict[str, float] = {}
+        self._before_s = 0.0
+
+    def read(self, now_s: float) -> PressureRow:
+        """Return the shares since the last call; None in the first one."""
+        reasons, totals = [], dict[str, float]()
+        if "job" not in self._paths:
+            reasons.append("The job has no control group of version 2, which counts waiting for storage.")
+        for name, path in self._paths.items():
+            try:
+                totals[name] = float(path.read_text().split("total=")[1].split()[0]) / 1e6
+            except OSError as error:
+                reasons.append(f"{path} can't be read: {error.strerror}.")
+            except (ValueError, IndexError):
+                reasons.append(f"{path} has no total.")
+        seconds = now_s - self._before_s
+        shares = {
+            name: round(min(1.0, max(0.0, total - self._before[name]) / seconds), 4)
+            for name, total in totals.items()
+            if name in self._before and seconds > 0
+        }
+        self._before, self._before_s = totals, now_s
+        return PressureRow(shares.get("job"), shares.get("node"), " ".join(reasons))
 
 
 def _of_network(mounts: MountTable) -> MountTable:

@@ -91,6 +91,23 @@ class ProbeRow:
 
 
 @dataclass(frozen=True)
+class PressureRow:
+    """Shares (0 to 1) of a period in which some process waited for storage, as the kernel's PSI counts it.
+
+    Parameters
+    ----------
+    of_job, of_node
+        Of the processes in the job's control group, and of all of the node; None where they can't be read.
+    why
+        Why one of them can't be read; empty if both can.
+    """
+
+    of_job: float | None
+    of_node: float | None
+    why: str
+
+
+@dataclass(frozen=True)
 class FilesRow:
     """Files of one class in a directory that were seen during the run; see `job_files.FileGroup`.
 
@@ -133,6 +150,7 @@ class Period:
     ranks: tuple[RankRow, ...]
     mounts: tuple[MountRow, ...]
     probes: tuple[ProbeRow, ...]
+    pressure: PressureRow | None = None
 
     @property
     def opened(self) -> float | None:
@@ -264,6 +282,7 @@ def _period(content: Mapping[str, Any]) -> Period:
         _text(content["node"]), time_ns, float(seconds), _text(content["why"]),
         tuple(_rows(RankRow, content["ranks"])),
         tuple(_rows(MountRow, content["mounts"])), tuple(_rows(ProbeRow, content["probes"])),
+        next(iter(_rows(PressureRow, [content["pressure"]])), None) if content.get("pressure") else None,
     )  # fmt: skip
 
 
