@@ -4,9 +4,11 @@ import json
 import os
 import pickle
 import random
+import struct
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
 from gipfel_extension.communication import read_communication
 from gipfel_extension.training.flight_recorder import read_dumps, report_of
+from gipfel_extension.training.flight_recorder.plain_pickle import plain_value
 
 _GROUPS = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
@@ -188,6 +191,32 @@ def test_in_simulated_jobs_late_ranks_are_named_and_no_others(family: str) -> No
         tally += Counter({key: n for key, n in found.items() if isinstance(n, int)})
     assert tally["wrong"] == 0
     assert tally["right"] >= 13
+
+
+def _text(value: str, index: int) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode() + b"q" + bytes([index])
+
+
+def test_entries_of_equal_shape_have_the_values_of_the_pickle() -> None:
+    """Also where a number of the memo stands for another text from some entry on."""
+    keys = b"".join(_text(f"key {n}", n) for n in range(10))
+    draw = random.Random(5)
+    values = [b"K\x07", b"M\x01\x02", b"J\xff\xff\xff\xff", b"N", b"\x88", b"\x89", b"h\x01", b"j\x02\0\0\0",
+              b"\x8a\x00", b"\x8a\x02\xfe\xff", b"\x8a\x08" + b"\x01" * 8, b"G" + struct.pack(">d", 0.5),
+              b"h\x01h\x02\x86", b"K\x01\x85", b"K\x01NK\x02\x87", b"]", b"](e", b"](K\x01h\x03e",
+              b"](](K\x01K\x02e](ee", b"](]K\x05e", b")"]  # fmt: skip
+
+    def entry() -> bytes:
+        return b"}(" + b"".join(b"h" + bytes([n]) + draw.choice(values) for n in range(10)) + b"u"
+
+    for _ in range(300):
+        entries = [entry() if draw.random() < 0.9 else _text("other", draw.randrange(10)) for _ in range(8)]
+        content = b"\x80\x02](" + keys + b"".join(entry for entry in entries for _ in range(2)) + b"e."
+        assert plain_value(content) == pickle.loads(content)
+        end = draw.randrange(len(content))
+        damaged = content[:end] + bytes([draw.randrange(256)]) + content[end + 1 :]
+        with suppress(ValueError):
+            plain_value(damaged)
 
 
 def test_late_ranks_missing_dumps_and_a_healthy_run(

@@ -23,7 +23,7 @@ _MAX_GROUPS = 20_000
 #: times and to compare them with ranks that have not finished them.
 _KEPT_CALLS = 32
 #: Collectives of each group whose times are kept.
-_KEPT_TIMES = 256
+_KEPT_TIMES = 128
 #: Collectives that no rank finishes before all have called.
 _SYNCHRONIZING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 _FRAMES_OF_TORCH = ("torch/", "/torch")
@@ -36,6 +36,10 @@ class GroupId:
 
     name: str
     members: tuple[int, ...] = ()
+
+    def __hash__(self) -> int:
+        # Not of all members: groups of thousands of ranks are looked up once for each call.
+        return hash((self.name, len(self.members), self.members[:1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +374,8 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 def number_of(value: Any) -> int | None:
     """Return an integer, which torch's JSON may contain as text; None if it is not one, or is too large."""
+    if type(value) is int:
+        return value if abs(value) < _LARGEST else None
     if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
