@@ -18,8 +18,8 @@ OVERVIEW = Overview.from_table(simulated(60), 60)
 GPU = next(each for each in OVERVIEW.devices if each.kind == "gpu")
 
 
-def lines(figure: dict) -> dict[str, tuple[float, str]]:
-    """Return the label of each threshold with its height and its plot's title."""
+def lines(figure: dict) -> dict[str, tuple[float, str, str]]:
+    """Return the height of each rule's line, the title of its plot, and its label."""
     layout = figure["layout"]
     notes = [each for each in layout["annotations"] if each.get("name") == "threshold"]
     shapes = [each for each in layout["shapes"] if each.get("name") == "threshold"]
@@ -29,7 +29,14 @@ def lines(figure: dict) -> dict[str, tuple[float, str]]:
         for each in layout["annotations"]
         if str(each.get("yref", "")).endswith(" domain") and each.get("name") != "event"
     }
-    return {each["text"]: (pytest.approx(each["y"]), titles.get(each["yref"], "")) for each in notes}
+    return {
+        each["hovertext"].split()[1].rstrip(":"): (
+            pytest.approx(each["y"]),
+            titles.get(each["yref"], ""),
+            each["text"],
+        )
+        for each in notes
+    }
 
 
 def test_the_shipped_rules_are_in_the_plots_of_their_metrics(tmp_path: Path) -> None:
@@ -39,8 +46,8 @@ def test_the_shipped_rules_are_in_the_plots_of_their_metrics(tmp_path: Path) -> 
     assert "loss-not-a-number" not in {each.name for each in rules}
     for figure in (job_figure(OVERVIEW), gpu_figure(OVERVIEW, GPU)):
         assert lines(with_thresholds(figure, rules)) == {
-            "gpu-hot": (87.0, "Temperature, °C"),
-            "gpu-memory-full": (98.0, "GPU memory, %"),
+            "gpu-hot": (87.0, "Temperature, °C", "above 87 °C"),
+            "gpu-memory-full": (98.0, "GPU memory, %", "above 98%"),
         }
     assert set(lines(with_thresholds(host_figure(OVERVIEW), rules))) <= {"host-memory-full"}
 
@@ -73,7 +80,7 @@ def test_rules_about_logged_metrics_and_the_bands_of_the_job_page() -> None:
     rows = [DeviceRow(index=0, uuid=GPU.uuid, label="GPU 0")]
     rules = (rule.compiled(), hot.compiled())
     bands = with_thresholds(bands_figure(OVERVIEW, rows, ("SM_ACTIVE", "POWER_USAGE")), rules)
-    assert lines(bands) == {"busy": (90.0, "SM active")}
+    assert lines(bands) == {"busy": (90.0, "SM active", "above 90%")}
     logged = {
         "data": [{"uid": "metrics/step_s/3/rank-0", "y": [1.0]}, {"uid": "metrics/loss/3", "y": [1.0]}],
         "layout": {},

@@ -87,10 +87,12 @@ def with_thresholds(figure: dict[str, Any], rules: Sequence[Rule], *, dark: bool
             }
         )
         side = "above" if rule.condition.above else "below"
-        text = f"{rule.condition.statistic} {side} {rule.condition.shown(rule.condition.bound, rule.metric)}"
+        shown = rule.condition.shown(rule.condition.bound, rule.metric).replace(".0%", "%")
+        text = f"{rule.condition.statistic} {side} {shown}"
         notes.append(
             {
-                "text": plain_text(rule.name),
+                # Short, since a narrow panel has the plot's title beside it.
+                "text": plain_text(f"{side} {shown}"),
                 "hovertext": plain_text(f"rule {rule.name}: {text} for {rule.window_s:g} s"),
                 "xref": "paper",
                 "x": 1.0,

@@ -164,6 +164,7 @@ describe('the views of saturation', () => {
     expect(of(own, other)).toContain('GPU 1: python3 of the user ada (pid 8)');
     expect(of(own, other)).toContain('open=""');
     expect(of(own, { ...own, pid: 9, name: '' })).toContain('open=""');
+    expect(of(own, { ...own, gpu_uuid: 'GPU-1' })).toContain('1 process holds a GPU');
     expect(of({ ...own, name: '' })).toContain('a process that is not visible here');
   });
 

@@ -22,6 +22,7 @@ export function GpuHolders(props: {
     return null;
   }
   const several = new Set(gpus.map(gpu => gpu.node)).size > 1;
+  const count = new Set(processes.map(each => `${each.node} ${each.pid}`)).size;
   const counts = new Map<string, number>();
   for (const { gpu_uuid: uuid } of processes) {
     counts.set(uuid, (counts.get(uuid) ?? 0) + 1);
@@ -35,7 +36,7 @@ export function GpuHolders(props: {
     <details className="jp-Gipfel-more jp-Gipfel-view jp-Gipfel-holders" open={shared.length > 0}>
       <summary>
         {shared.length > 0 && <span aria-hidden="true">▲ </span>}
-        {trans._n('%1 process holds a GPU', '%1 processes hold GPUs', processes.length)}
+        {trans._n('%1 process holds a GPU', '%1 processes hold GPUs', count)}
       </summary>
       <ul>
         {processes.slice(0, MOST).map(each => (
