@@ -32,8 +32,9 @@ _ZIP_END = b"PK\x05\x06"
 _ZIP_END_BYTES = 22
 _CHUNK_BYTES = 4 << 20
 #: Size in bytes of one value of each type, as in the description of the safetensors format.
-_DTYPES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
-           "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8}  # fmt: skip
+_DTYPES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2,
+           "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8,
+           "U64": 8, "F64": 8, "C64": 8}  # fmt: skip
 
 
 @dataclass(frozen=True)
