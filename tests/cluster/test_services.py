@@ -271,6 +271,13 @@ def test_a_program_on_another_node_has_access_by_a_token_of_the_service_alone(bo
     assert lab.status_code == 403
 
 
+def test_limits_and_energy_are_shown_in_a_container(board: Board) -> None:
+    output = board.gipfel("quota")
+    assert "no accounting" in output, output
+    sections = board.owner.request("gipfel/quota").json()["sections"]
+    assert any("no accounting" in each["title"] for each in sections), sections
+
+
 @pytest.mark.parametrize(
     "path", ["", "some/path", "events", "..%2f", "%2e%2e/lab", "//", "oauth_callback?code=x&state=y"]
 )

@@ -9,7 +9,7 @@ import pytest
 from slurm_commands import FOUND_NOTHING, unconfigured_slurm
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler import SlurmPresence, SlurmScheduler, default_scheduler, slurm_presence
+from gipfel_cluster.scheduler import SlurmPresence, SlurmScheduler, slurm_presence
 from gipfel_cluster.scheduler.protocol import JobRequest
 
 
@@ -93,5 +93,5 @@ def test_only_the_version_of_sbatch_is_queried(tmp_path: Path) -> None:
 def test_debians_slurm_as_it_is_installed() -> None:
     environment = {"PATH": os.environ["PATH"]}
     assert slurm_presence(environment).commands
-    assert default_scheduler(environment) == "local"
-    assert default_scheduler({**environment, "SLURM_CONF": "/nonexistent"}) == "slurm"
+    assert not slurm_presence(environment).configured
+    assert slurm_presence({**environment, "SLURM_CONF": "/nonexistent"}).configured

@@ -112,7 +112,7 @@ def _address(node: str, environment: Mapping[str, str]) -> str:
     """Return the numeric address of a node, because the workers' images may not resolve names."""
     try:
         context = submission_context(environment)
-        name = asyncio.run(context.scheduler(context.default_setting("scheduler") or "slurm").address(node))
+        name = asyncio.run(context.scheduler(context.default_setting("scheduler")).address(node))
         return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise GipfelError(f"The node {node} has no address for other nodes: {error}.") from error

@@ -1,7 +1,7 @@
 """Schedulers with a common Protocol: Slurm, and a local one that runs jobs on this machine."""
 
 from .local import LocalScheduler
-from .machine import SlurmPresence, default_scheduler, slurm_presence
+from .machine import SlurmPresence, slurm_presence
 from .protocol import JobRequest, JobStatus, Partition, Scheduler
 from .slurm import SlurmScheduler
 
@@ -13,6 +13,5 @@ __all__ = [
     "Scheduler",
     "SlurmPresence",
     "SlurmScheduler",
-    "default_scheduler",
     "slurm_presence",
 ]

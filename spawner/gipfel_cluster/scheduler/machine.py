@@ -258,11 +258,6 @@ def scheduler_of(environment: Mapping[str, str]) -> str:
     return "slurm" if "SLURM_JOB_ID" in environment else "local"
 
 
-def default_scheduler(environment: Mapping[str, str]) -> str:
-    """Return the scheduler to use by default: ``slurm`` if it is configured, else ``local``."""
-    return "slurm" if slurm_presence(environment).configured else "local"
-
-
 def _ask_sbatch(program: str, environment: Mapping[str, str]) -> SlurmPresence:
     variables = {name: environment[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in environment}
     try:

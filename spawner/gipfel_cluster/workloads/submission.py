@@ -34,7 +34,7 @@ from gipfel_cluster.environment import without_tokens
 from gipfel_cluster.image_verdict import SecurityVerdict, is_configured, judge_image
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
-from gipfel_cluster.scheduler.machine import current_user_name, default_scheduler
+from gipfel_cluster.scheduler.machine import current_user_name
 from gipfel_cluster.scheduler.notation import format_duration, parse_duration
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition, Quota, QuotaFacts
 from gipfel_cluster.scheduler.slurm_limits import exceeded, problem_text, requested_job
@@ -330,7 +330,7 @@ async def own_quota(environment: Mapping[str, str]) -> Quota | None:
         The scheduler did not answer in time.
     """
     context = submission_context(environment)
-    scheduler = context.scheduler("" if context.in_container else default_scheduler(environment))
+    scheduler = context.scheduler(context.default_setting("scheduler"))
     if not isinstance(scheduler, QuotaFacts):
         return None
     found = await scheduler.quota(current_user_name())
