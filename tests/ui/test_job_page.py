@@ -1,6 +1,8 @@
 """The job page in a browser: a role expression selects the same ranks in every tab, and a reload keeps it."""
 
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -314,6 +316,96 @@ def test_no_tab_has_serious_findings_and_the_panel_covers_none_in_a_narrow_windo
     lab.page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").click()
     expect(lab.page.locator("#gipfel-wide-panel")).to_be_visible()
     assert not lab.errors
+    lab.page.close()
+
+
+def test_every_width_and_theme_shows_the_page_whole(
+    server: LabServer, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
+) -> None:
+    lab = LabPage(new_page())
+    lab.page.goto(f"{server.url}&gipfel-job={quote('tab=overview&run=made-1')}")
+    job = lab.page.locator("#gipfel-job")
+    expect(job.locator(".heatmaplayer image").first).to_be_visible()
+    lab.close_left_sidebar()
+    shown = {"Overview": "[data-figure='heat'] .heatmaplayer image", "Topology": "[data-unit='gpu']"}
+    for theme in ("Light", "Dark"):
+        lab.page.set_viewport_size({"width": 1400, "height": 900})
+        lab.choose_theme(f"JupyterLab {theme}")
+        for width in (320, 1400, 2560):
+            lab.page.set_viewport_size({"width": width, "height": 900})
+            for tab, element in shown.items():
+                job.get_by_role("tab", name=tab).click()
+                expect(job.locator(element).first).to_be_visible()
+                lab.page.wait_for_timeout(400)
+                content = job.locator(".jp-Gipfel-job-content")
+                wide = content.evaluate("node => node.scrollWidth - node.clientWidth")
+                assert wide <= 1, (theme, width, tab, wide)
+                # Figures are drawn for the page's width, and none is cut off.
+                drawn = job.locator("[data-figure] .main-svg").evaluate_all(
+                    "all => all.map(each => each.getBoundingClientRect().right)"
+                )
+                assert all(right <= width + 1 for right in drawn), (theme, width, tab, drawn)
+                screenshot(lab.page, f"97-job-{tab.lower()}-{theme.lower()}-{width}")
+    assert not lab.errors
+    lab.page.close()
+
+
+def test_one_cursor_goes_through_all_plots_and_what_is_seen_is_in_the_url(
+    server: LabServer, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
+) -> None:
+    lab = LabPage(new_page())
+    lab.page.goto(server.url)
+    lab.wait_until_ready()
+    tile = lab.page.locator(".jp-LauncherCard", has_text="Job").first
+    tile.click()
+    job = lab.page.locator("#gipfel-job")
+    expect(job.get_by_role("tab", name="Overview", selected=True)).to_be_visible()
+    lab.page.goto(f"{server.url}&gipfel-job={quote('tab=overview&run=made-1')}")
+    bands, heat = (job.locator(f"[data-figure='{name}']") for name in ("bands", "heat"))
+    expect(heat.locator(".heatmaplayer image")).to_be_visible()
+    cursors = job.locator(".jp-Gipfel-cursor:not([hidden])")
+    expect(cursors).to_have_count(0)
+    box = bands.bounding_box()
+    assert box is not None
+    lab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(cursors.nth(1)).to_be_attached()
+    places = cursors.evaluate_all("all => all.map(each => each.getBoundingClientRect().left)")
+    lab.page.mouse.move(box["x"] + box["width"] / 2 + 60, box["y"] + box["height"] / 2)
+    lab.page.wait_for_timeout(100)
+    moved = cursors.evaluate_all("all => all.map(each => each.getBoundingClientRect().left)")
+    assert len(moved) == len(places) >= 2
+    assert all(after > before for before, after in zip(places, moved, strict=True))
+    job.locator("select[name='metric']").select_option("POWER_USAGE")
+    job.locator("select[name='order']").select_option("node")
+    job.get_by_role("tab", name="Ranks").click()
+    job.get_by_role("button", name="Node").click()
+    job.get_by_role("tab", name="Metrics").click()
+    job.get_by_role("group", name="Metrics of the GPUs").get_by_label("SM active", exact=True).uncheck()
+    lab.page.wait_for_function("decodeURIComponent(location.search).includes('sort=node')")
+    lab.page.wait_for_function("decodeURIComponent(location.search).includes('band=DRAM_ACTIVE')")
+    lab.page.reload()
+    group = job.get_by_role("group", name="Metrics of the GPUs")
+    expect(group.get_by_label("SM active", exact=True)).not_to_be_checked()
+    job.get_by_role("tab", name="Ranks").click()
+    expect(job.locator("th[aria-sort='ascending']")).to_contain_text("Node")
+    job.get_by_role("tab", name="Overview").click()
+    expect(job.locator("select[name='metric']")).to_have_value("POWER_USAGE")
+    expect(job.locator("select[name='order']")).to_have_value("node")
+    job.get_by_text("Earlier runs of the same script").click()
+    expect(job.locator("[data-part='earlier']")).to_contain_text("the program of this run is not recorded")
+    job.get_by_role("tab", name="Topology").click()
+    expect(job.locator("[data-part='nics']")).to_contain_text("No NIC of Slingshot, InfiniBand or RoCE")
+    assert not lab.errors
+    # The report of a run links to its page.
+    written = server.folder / "made-1.html"
+    base = server.url.partition("lab")[0]
+    environment = {**os.environ, "JUPYTERHUB_SERVICE_PREFIX": "/", "JUPYTERHUB_PUBLIC_URL": base}
+    argv = [sys.executable, "-m", "gipfel_extension.cli", "report", str(server.folder / "runs" / "made-1")]
+    subprocess.run([*argv, "-o", str(written)], env=environment, check=True)
+    lab.page.goto(written.as_uri())
+    lab.page.get_by_role("link", name="All ranks").click()
+    expect(job.get_by_role("tab", name="Overview", selected=True)).to_be_visible()
+    expect(job).to_contain_text("16 ranks")
     lab.page.close()
 
 
