@@ -23,7 +23,6 @@ from gipfel_extension.diagnosis.phases import Phase, RunPhases
 from gipfel_extension.job import topology
 from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
-from gipfel_extension.routes.batch import BatchRequest
 from gipfel_extension.routes.workloads import ServiceShareChange, ServiceStart
 from gipfel_extension.saturation import LOSSES
 from gipfel_extension.server import job_responses, responses, task_responses
@@ -44,6 +43,7 @@ from gipfel_extension.telemetry.figures.palette import AREAS, PAGE, STATES
 from gipfel_extension.telemetry.metric_table import LineStyle
 from gipfel_extension.telemetry.sample import Device
 from gipfel_extension.topology import cluster
+from gipfel_extension.training.batch.request import BatchRequest
 from gipfel_extension.training.papermill.parameters import Parameter
 
 TARGET = Path(__file__).parent / "src" / "api.ts"

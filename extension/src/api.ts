@@ -906,7 +906,7 @@ export interface IBatchTask {
   readonly output: string | null;
 }
 
-/** A job that was submitted at `time` seconds since 1970; `more` is the number of unlisted tasks. */
+/** A job submitted at `time` seconds since 1970, `more` unlisted tasks, and the dialog's values. */
 export interface IBatchJob {
   readonly job_id: string;
   readonly scheduler: string;
@@ -914,6 +914,7 @@ export interface IBatchJob {
   readonly time: number;
   readonly tasks: readonly IBatchTask[];
   readonly more: number;
+  readonly request: IBatchRequest | null;
 }
 
 /** The user's batch notebooks, the newest first. */

@@ -57,6 +57,14 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
     (task,) = listed(job["job_id"])["tasks"]
     assert (task["state"], task["done"], task["cells"], task["output"]) == ("COMPLETED", 4, 4, "out.ipynb")
     assert printed(server.root / "out.ipynb")[0] == "12"
+    # With the values of the dialog, the same job can be submitted again.
+    again = listed(job["job_id"])["request"]
+    assert {key: again[key] for key in ("path", "output", "parameters", "scheduler")} == {
+        "path": "in.ipynb",
+        "output": "out.ipynb",
+        "parameters": parameters,
+        "scheduler": "local",
+    }
     # The card: how long it ran, its score (there is no GPU), its log.
     assert (task["seconds"] > 0, task["started"] > 0, task["score"]) == (True, True, None)
     status, log = server.call(f"gipfel/workloads/log?kind=batch&id={job['job_id']}")
@@ -65,6 +73,7 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
     slow = {**asked, "output": "slow.ipynb", "grid": {"seconds": "300,301"}}
     status, array = server.call("gipfel/batch/jobs", "POST", slow)
     assert (status, array["tasks"]) == (201, 2)
+    assert listed(array["job_id"])["request"]["grid"] == {"seconds": "300,301"}
     server.wait(lambda: listed(array["job_id"])["tasks"][0]["state"] == "RUNNING", 180)
     assert listed(array["job_id"])["tasks"][1]["state"] == "PENDING"
     assert server.call("gipfel/batch/jobs/99-aaaaaa", "DELETE")[0] == 400

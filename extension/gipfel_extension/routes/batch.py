@@ -9,16 +9,16 @@ from typing import Any
 
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.utils import ApiPath, to_os_path
-from pydantic import Field
 
 from gipfel_cluster.edf.lookup import list_edfs
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import runs_root
 from gipfel_cluster.scheduler import Scheduler, slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
 from ..telemetry.files import read_json
 from ..training.batch import NotebookOptions, plan_notebook_job, scheduler_of
+from ..training.batch.request import SHARED_FIELDS, BatchRequest, request_of
 from ..training.batch.submitted import (
     SubmittedNotebook,
     TaskView,
@@ -31,26 +31,6 @@ from ..training.papermill.notebook_file import read_notebook
 from ..training.papermill.parameters import has_parameters_cell, known_parameters
 from ..training.results.result import MAX_BYTES
 from .base import GipfelRouteHandler, route
-
-
-class BatchRequest(Frozen):
-    """Values of the dialog: paths relative to the server's root, and texts as typed (empty: the default)."""
-
-    path: str = Field(min_length=1, max_length=4096)
-    output: str = Field(min_length=1, max_length=4096)
-    parameters: dict[str, str] = Field(default_factory=dict, max_length=1000)
-    grid: dict[str, str] = Field(default_factory=dict, max_length=100)
-    scheduler: str = Field("", max_length=32)
-    edf: str = Field("", max_length=4096)
-    nodes: int = Field(1, ge=1, le=65536)
-    gpus_per_node: int = Field(0, ge=0, le=1024)
-    time: str = Field("", max_length=20)
-    partition: str = Field("", max_length=128)
-    account: str = Field("", max_length=128)
-    qos: str = Field("", max_length=128)
-    reservation: str = Field("", max_length=128)
-    memory: str = Field("", max_length=10)
-    resume: bool = False
 
 
 class BatchFormRouteHandler(GipfelRouteHandler):
@@ -92,21 +72,7 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
             output=output,
             parameters=tuple(request.parameters.items()),
             grid=tuple(f"{name}={values}" for name, values in request.grid.items()),
-            **request.model_dump(
-                include={
-                    "scheduler",
-                    "edf",
-                    "nodes",
-                    "gpus_per_node",
-                    "time",
-                    "partition",
-                    "account",
-                    "qos",
-                    "reservation",
-                    "memory",
-                    "resume",
-                }
-            ),
+            **request.model_dump(include=SHARED_FIELDS),
         )
         job = await asyncio.to_thread(
             plan_notebook_job, options, environment=os.environ, directory=notebook.parent
@@ -222,6 +188,7 @@ def _job(submission: SubmittedNotebook, views: list[TaskView], root: Path) -> di
         "time": submission.time,
         "tasks": [_task(view, root, cluster) for view in views[:100]],
         "more": max(0, len(views) - 100),
+        "request": request_of(submission, root),
     }
 
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from ..training.batch.request import BatchRequest
 from ..training.launches.logs import LogRow
 from ..training.papermill.parameters import Parameter
 from .launches import LogPosition
@@ -232,7 +233,7 @@ class BatchTask(ResponseModel):
 
 
 class BatchJob(ResponseModel):
-    """A job that was submitted at ``time`` seconds since 1970; ``more`` is the number of unlisted tasks."""
+    """A job submitted at ``time`` seconds since 1970, ``more`` unlisted tasks, and the dialog's values."""
 
     job_id: str
     scheduler: str
@@ -240,6 +241,7 @@ class BatchJob(ResponseModel):
     time: float
     tasks: list[BatchTask]
     more: int
+    request: BatchRequest | None
 
 
 class BatchJobs(ResponseModel):

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IBatchForm } from '../api';
+import type { IBatchForm, IBatchRequest } from '../api';
 
 /** Value of the option for an environment that is not listed; not the name of an EDF. */
 const OTHER = '/other';
@@ -21,6 +21,26 @@ export interface IBatchValues {
   readonly memory: string;
   readonly output: string;
   readonly resume: boolean;
+}
+
+/** Return the values of the fields with which an earlier request was made. */
+export function valuesOf(request: IBatchRequest): IBatchValues {
+  const grid = Object.entries(request.grid).map(([name, values]) => [name, `* ${values}`]);
+  return {
+    parameters: { ...request.parameters, ...(Object.fromEntries(grid) as Record<string, string>) },
+    scheduler: request.scheduler,
+    edf: request.edf,
+    nodes: String(request.nodes),
+    gpus: String(request.gpus_per_node),
+    time: request.time,
+    partition: request.partition,
+    account: request.account,
+    qos: request.qos,
+    reservation: request.reservation,
+    memory: request.memory,
+    output: request.output,
+    resume: request.resume
+  };
 }
 
 /** The fields of the job: where it runs, its environment and its resources. */

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IBatchJob, IBatchTask } from '../api';
+import type { IBatchJob, IBatchRequest, IBatchTask } from '../api';
 import { ActionButton, StateLabel, joinParts } from '../views/elements';
 import { durationText } from '../views/launch/summary';
 import { WorkloadLog } from '../workloads/other';
@@ -15,8 +15,11 @@ export function BatchJob(props: {
   model: BatchModel;
   trans: TranslationBundle;
   open: (path: string) => void;
+  /** Shows the dialog with the values of a job. */
+  rerun: (request: IBatchRequest) => void;
 }): React.JSX.Element {
-  const { job, model, trans, open } = props;
+  const { job, model, trans, open, rerun } = props;
+  const { request } = job;
   const item = `${job.job_id} ${job.notebook}`;
   return (
     <article data-job={job.job_id}>
@@ -29,6 +32,15 @@ export function BatchJob(props: {
           pressed={model.logOf(job.job_id) !== null}
           onClick={() => void model.toggleLog(job.job_id)}
         />
+        {request && (
+          <ActionButton
+            text={trans.__('Run again …')}
+            item={item}
+            onClick={() => {
+              rerun(request);
+            }}
+          />
+        )}
         {model.isRunning(job) && (
           <ActionButton
             text={trans.__('Cancel')}

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IBatchJob } from '../api';
+import type { IBatchJob, IBatchRequest } from '../api';
 import type { IWorkloadKind } from '../tokens';
 import { BatchJob } from './job';
 import type { BatchModel } from './model';
@@ -10,7 +10,8 @@ import type { BatchModel } from './model';
 export function batchKind(
   model: BatchModel,
   trans: TranslationBundle,
-  open: (path: string) => void
+  open: (path: string) => void,
+  rerun: (request: IBatchRequest) => void
 ): IWorkloadKind<IBatchJob> {
   return {
     id: 'batch',
@@ -21,7 +22,7 @@ export function batchKind(
     createdMs: job => job.time * 1e3,
     render: job => (
       <div className="jp-Gipfel-batch">
-        <BatchJob job={job} model={model} trans={trans} open={open} />
+        <BatchJob job={job} model={model} trans={trans} open={open} rerun={rerun} />
       </div>
     )
   };

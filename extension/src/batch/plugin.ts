@@ -7,6 +7,8 @@ import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { batchIcon } from '../common/icon';
 import { serverChanges } from '../common/server-changes';
 import { IGipfelWorkloads } from '../tokens';
+import type { IBatchRequest } from '../api';
+import { valuesOf } from './job-fields';
 import { batchKind } from './kind';
 import { BatchModel } from './model';
 import { BatchRequests } from './requests';
@@ -35,7 +37,13 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
     const open = (path: string): void => {
       void app.commands.execute('docmanager:open', { path });
     };
-    workloads.addKind(batchKind(model, trans, open));
+    const showJobs = (): void => {
+      void app.commands.execute(CommandIDs.openPanel, { section: 'workloads' });
+    };
+    const rerun = (request: IBatchRequest): void => {
+      void showDialogAndSubmit(model, trans, request.path, open, showJobs, valuesOf(request));
+    };
+    workloads.addKind(batchKind(model, trans, open, rerun));
 
     /** Return the current notebook; null if another tab is current. */
     const current = (): NotebookPanel | null => {
@@ -53,9 +61,7 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
         const context = current()?.context;
         if (context) {
           await context.save();
-          await showDialogAndSubmit(model, trans, context.path, open, () => {
-            void app.commands.execute(CommandIDs.openPanel, { section: 'workloads' });
-          });
+          await showDialogAndSubmit(model, trans, context.path, open, showJobs);
         }
       }
     });

@@ -7,13 +7,14 @@ import { BatchDialogBody } from './dialog';
 import type { IBatchValues } from './job-fields';
 import type { BatchModel } from './model';
 
-/** Show the dialog, submit the notebook, and notify about its job; after an error the form keeps its values. */
+/** Show the dialog, with the values of an `earlier` job if there is one, submit the notebook, and notify about its job; after an error the form keeps its values. */
 export async function showDialogAndSubmit(
   model: BatchModel,
   trans: TranslationBundle,
   path: string,
   open: (path: string) => void,
-  showJobs: () => void
+  showJobs: () => void,
+  earlier?: IBatchValues
 ): Promise<void> {
   let form: IBatchForm;
   try {
@@ -22,7 +23,7 @@ export async function showDialogAndSubmit(
     await showErrorMessage(trans.__('This notebook can’t run as a batch job'), errorMessage(error));
     return;
   }
-  let typed: IBatchValues | undefined;
+  let typed = earlier;
   let problem = '';
   for (;;) {
     const body = new BatchDialogBody(path, form, trans, typed, problem);

@@ -4,7 +4,7 @@ import { createRoot } from 'react-dom/client';
 
 import type { IBatchForm } from '../../src/api';
 import { BatchDialogBody } from '../../src/batch/dialog';
-import type { IBatchValues } from '../../src/batch/job-fields';
+import { type IBatchValues, valuesOf } from '../../src/batch/job-fields';
 
 const trans = nullTranslator.load('gipfel');
 const form: IBatchForm = {
@@ -87,6 +87,16 @@ describe('the dialog of a batch job', () => {
     expect(body.getValue().edf).toBe('ngc');
     await select(node, 'edf', options[3]?.value ?? '');
     expect(node.querySelector('input[name=edf-path]')).not.toBeNull();
+  });
+
+  it('shows the values of an earlier job, which make the same request', () => {
+    const request = {
+      ...{ path: 'train.ipynb', output: 'out.ipynb', parameters: { lr: '0.2' }, grid: { seed: '0..3' } },
+      ...{ scheduler: 'slurm', edf: 'torch', nodes: 2, gpus_per_node: 4, time: '2h', partition: 'normal' },
+      ...{ account: 'g123', qos: 'high', reservation: '', memory: '64G', resume: true }
+    };
+    const body = new BatchDialogBody('train.ipynb', form, trans, valuesOf(request));
+    expect(body.getValue()).toEqual(request);
   });
 
   it('shows an environment that is not listed as typed', async () => {

@@ -171,5 +171,6 @@ def _scale(style: LineStyle, *, dark: bool) -> dict[str, Any]:
         "ticksuffix": "" if style.scale_max else f" {style.unit}",
     }
     if style.scale_max:
-        scale |= {"tickvals": [0, 50, 100], "ticktext": ["0", "50", "100 %"]}
+        # Three labels overlap in a narrow panel.
+        scale |= {"tickvals": [0, 100], "ticktext": ["0", "100 %"]}
     return scale
