@@ -46,7 +46,7 @@ release: install ## make dist/: wheel, runtime, bills of materials, checksums si
 bench: install ## run the benchmarks against their peers (BENCH=name for one)
 	@$(BIN)/python tests/bench/run.py $(BENCH)
 
-campaign: install ## measure how often verdicts are right on random cases: NAME=alarms|causes|changes|checkpoints|hangs|jobs|packing|scanning|services|stragglers|vetting|weather (SEED, DRAWS)
+campaign: install ## measure how often verdicts are right on random cases: NAME=alarms|causes|changes|checkpoints|hangs|jobs|packing|scanning|services|stragglers|trip|vetting|weather (SEED, DRAWS)
 	@$(BIN)/python tests/campaigns/run.py $(NAME) $(if $(SEED),--seed $(SEED)) $(if $(DRAWS),--draws $(DRAWS))
 
 traces: ## record traces of known workloads to tests/data/traces (needs an NVIDIA GPU and torch)
