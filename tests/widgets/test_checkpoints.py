@@ -211,6 +211,30 @@ def test_a_checkpoint_of_another_model_is_one_line(alone: Path) -> None:
             checkpoints.load(state)
         assert "\n" not in str(found.value)
     assert Checkpoints(alone.parent / "new").load({"weights": torch.zeros(7)}) == 0
+    # Values would be rounded to integers.
+    with pytest.raises(CheckpointError, match=r"saved torch\.float32 and current torch\.int64 for weights"):
+        checkpoints.load({"weights": torch.zeros(1000, dtype=torch.int64)})
+    rounded = {"weights": torch.zeros(1000, dtype=torch.bfloat16)}
+    assert checkpoints.load(rounded) == 1
+    assert rounded["weights"].unique().tolist() == [1.0]
+
+
+def test_saved_values_without_a_place_are_named(alone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    checkpoints = Checkpoints(alone, every=1)
+    assert checkpoints.due(1)
+    checkpoints.save(1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    checkpoints.wait()
+    # Whole parts may be left out, as for an evaluation.
+    assert checkpoints.load({"model": model.state_dict()}) == 1
+    assert checkpoints.load({"model": model.state_dict(), "optimizer": optimizer.state_dict()}) == 1
+    assert capfd.readouterr().err == ""
+    fresh = torch.optim.Adam(model.parameters())
+    assert checkpoints.load({"model": model.state_dict(), "optimizer": fresh.state_dict()}) == 1
+    assert "gipfel: The checkpoint also has optimizer.state." in capfd.readouterr().err
 
 
 def test_a_signal_ends_in_a_checkpoint(alone: Path) -> None:

@@ -9,7 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from gipfel_extension.data.checkpoints import METADATA_NAME, hash_file
@@ -91,6 +94,44 @@ class RankWriter(FileSystemWriter):
         is_local = Path(self.path) != self._work
         files = {METADATA_NAME: crc32_of(metadata) if is_local else hash_file(metadata)}
         self._owner._finish(self._step, facts, files)  # noqa: SLF001
+
+
+class MatchingPlanner(DefaultLoadPlanner):
+    """Planner that refuses tensors of another kind of type, whose values PyTorch would convert silently.
+
+    Floating-point types may differ, since mixed precision changes them on purpose; all others must be equal.
+    Saved values without a place beside others of the state are named in a warning, for example the moments of
+    an optimizer that has not run yet; whole parts may be left out.
+    """
+
+    def set_up_planner(
+        self,
+        state_dict: Any,
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Prepare loading. Raises ValueError for a tensor whose type does not match."""
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        for name, saved in (metadata.state_dict_metadata if metadata else {}).items():
+            tensor = self.state_dict.get(name)
+            if isinstance(tensor, torch.Tensor) and isinstance(saved, TensorStorageMetadata):
+                before, now = saved.properties.dtype, tensor.dtype
+                if before != now and not (before.is_floating_point and now.is_floating_point):
+                    raise ValueError(f"Type mismatch between saved {before} and current {now} for {name}")
+        lost = self._lost(metadata) if is_coordinator and metadata else []
+        if lost:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            sys.stderr.write(f"gipfel: The checkpoint also has {lost[0][:200]}{more}: nothing takes them.\n")
+
+    def _lost(self, metadata: Metadata) -> list[str]:
+        """Return the names of saved values whose part of the state is loaded without them."""
+        paths: dict[str, Any] = metadata.planner_data or {}
+        loaded = {str(path[0]) for path in self.mappings.values() if len(path) > 1}
+        return [
+            name
+            for name in metadata.state_dict_metadata
+            if name not in self.state_dict and str(paths.get(name, (name,))[0]) in loaded
+        ]
 
 
 def make_stager(*, on_gpu: bool) -> DefaultStager:

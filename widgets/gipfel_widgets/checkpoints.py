@@ -61,7 +61,7 @@ from .checkpoint_directory import (
     write_synced,
 )
 from .checkpoint_drain import NodeStaging
-from .checkpoint_writer import History, RankWriter, interval, make_stager, turn_order, turns
+from .checkpoint_writer import History, MatchingPlanner, RankWriter, interval, make_stager, turn_order, turns
 
 _MEMORY = "/dev/shm"  # noqa: S108 - a directory of the user's own is made in it
 #: Seconds of training before the first checkpoint; there is no measured cost yet.
@@ -185,7 +185,7 @@ class Checkpoints:
             return 0
         path = self.directory / chosen[0]
         try:
-            load_state(state, checkpoint_id=path, process_group=self._writers)
+            load_state(state, checkpoint_id=path, process_group=self._writers, planner=MatchingPlanner())
         except (Exception, CheckpointException) as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise CheckpointError(

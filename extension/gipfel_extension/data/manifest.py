@@ -315,7 +315,7 @@ def parse_summary(content: object, path: str) -> Summary:
         found = Summary.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(each) for each in first["loc"])
+        where = ".".join(str(each) for each in first["loc"]) or "its content"
         raise GipfelError(f"{path} is not valid: {where}: {first['msg']}.", "Copy it again.") from None
     if found.root != root_of(found.bytes, found.chunks) or len(found.chunks) != -(
         -found.bytes // CHUNK_BYTES
