@@ -72,13 +72,18 @@ def made_run(run: Path, system: Path) -> None:
         )
         store_node(run, replace(node, node=name, gpus=gpus, links=links))
         devices = tuple(Device(f"GPU-{number}-{i}", "gpu", "NVIDIA GH200 120GB", i, name) for i in range(4))
-        origin = Provenance(name, "job", "test", True, 1.0, devices)
+        nics = tuple(
+            Device(f"nic:cxi{i}@{name}", "nic", f"cxi{i}", i, node=name, scope="node") for i in range(4)
+        )
+        origin = Provenance(name, "job", "test", True, 1.0, (*devices, *nics))
         settings = Settings(telemetry, name, "job", 1.0, 5.0)
         writer = SampleWriter(settings, origin, Journal(telemetry, name, "job", SystemClock()), SystemClock())
         values = {"SM_ACTIVE": 0.8, "PIPE_TENSOR_ACTIVE": 0.5, "DRAM_ACTIVE": 0.4}
         writer.add(
             [Sample(start_ns + s * 10**9, s, each.uuid, values) for s in range(60) for each in devices]
         )
+        traffic = {"NIC_RX_BYTES": 2e9, "NIC_TX_BYTES": 1e9, "NIC_PAUSES": 0.0, "NIC_ERRORS": 0.0}
+        writer.add([Sample(start_ns + s * 10**9, s, each.uuid, traffic) for s in range(60) for each in nics])
         writer.flush()
         writer.finish()
         where = [
@@ -354,7 +359,7 @@ def test_one_cursor_goes_through_all_plots_and_what_is_seen_is_in_the_url(
     server: LabServer, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
 ) -> None:
     lab = LabPage(new_page())
-    lab.page.goto(server.url)
+    lab.page.goto(f"{server.url}&reset")
     lab.wait_until_ready()
     tile = lab.page.locator(".jp-LauncherCard", has_text="Job").first
     tile.click()
@@ -394,7 +399,17 @@ def test_one_cursor_goes_through_all_plots_and_what_is_seen_is_in_the_url(
     job.get_by_text("Earlier runs of the same script").click()
     expect(job.locator("[data-part='earlier']")).to_contain_text("the program of this run is not recorded")
     job.get_by_role("tab", name="Topology").click()
-    expect(job.locator("[data-part='nics']")).to_contain_text("No NIC of Slingshot, InfiniBand or RoCE")
+    roles = job.locator("input[name='roles']")
+    roles.fill("pp=1 & dp=2")
+    roles.press("Enter")
+    nics = job.locator("[data-figure='nics']")
+    expect(nics.locator(".main-svg").first).to_be_visible()
+    lab.page.wait_for_function(
+        "document.querySelector(\"[data-figure='nics']\").data.some(each => each.name.startsWith('cxi'))"
+    )
+    assert {each["name"] for each in traces(nics) if "@" in each["name"]} == {"cxi2@nid001 · rank 6"}
+    nics.scroll_into_view_if_needed()
+    screenshot(lab.page, "97-job-nics")
     assert not lab.errors
     # The report of a run links to its page.
     written = server.folder / "made-1.html"
