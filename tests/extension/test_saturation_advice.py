@@ -299,6 +299,10 @@ def test_where_each_waits_in_turn_none_is_slow():
     turns = [[0.1 if turn % 4 != own else 0.9 for turn in range(40)] for own in range(4)]
     own = found({gpu(i): busy(tensor=0.05, active=turns[i], NVLINK_TX_BYTES=1e9) for i in range(4)})
     assert own["slow-rank"].sentence.startswith("All GPUs waited for each other alternately, up to ")
+    # One of them waited longest, but not alone.
+    turns[1] = [0.1 if turn in {1, 5, 9} else level for turn, level in enumerate(turns[1])]
+    own = found({gpu(i): busy(tensor=0.05, active=turns[i], NVLINK_TX_BYTES=1e9) for i in range(4)})
+    assert own["slow-rank"].sentence.startswith("All GPUs waited for each other alternately, up to ")
     assert "GPU 0" not in own["slow-rank"].sentence + own["slow-rank"].action
 
 

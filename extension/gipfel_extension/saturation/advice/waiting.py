@@ -267,9 +267,12 @@ class SlowRank(LossRule):
         """Return a sentence on which GPUs waited while which others worked, and one on what to do."""
         working, waiting = self._working(context), context.alike(self.loss)
         who, others, lost = context.names(waiting), context.names(working), self.percent_lost(trace)
-        if {each.device for each in working} & {each.device for each in waiting}:
+        devices = {each.device for each in working}
+        if devices & {each.device for each in waiting}:
+            devices |= {each.device for each in waiting}
+            both = context.names([each for each in context.scored if each.device in devices])
             return (
-                f"{who} waited for each other alternately, up to {lost:.0f} % of the time.",
+                f"{both} waited for each other alternately, up to {lost:.0f} % of the time.",
                 "Distribute the work evenly, for example in batches of similar length.",
             )
         if not self._most_wait(context, working, lost) or _starves(waiting, lost):
