@@ -67,7 +67,10 @@ LaunchCell(script="train.py", gpus_per_node=1)"""
 
 @pytest.fixture
 def page(browser: Browser) -> Page:
-    return browser.new_context(viewport={"width": 1600, "height": 1000}).new_page()
+    # In a zone without summer time, west of the date's line.
+    return browser.new_context(
+        viewport={"width": 1600, "height": 1000}, timezone_id="Pacific/Honolulu"
+    ).new_page()
 
 
 @pytest.fixture
@@ -153,6 +156,63 @@ def _open_from_launcher(page: Page, screenshot: Callable[[Page, str], Path]) -> 
     expect(cards.first).to_be_visible(timeout=_LIMIT_MS)
 
 
+def _follow_the_notification(lab: LabPage, screenshot: Callable[[Page, str], Path]) -> None:
+    """See why a launch failed in a notification, and follow its link."""
+    told = lab.page.locator(".Toastify__toast", has_text=re.compile("Launch .* failed"))
+    expect(told).to_contain_text("the wrong mountain", timeout=_LIMIT_MS)
+    # Where it will stay.
+    told.get_by_role("button", name="Open report").hover()
+    screenshot(lab.page, "40-notification")
+    told.get_by_role("button", name="Show workload").click()
+    shown = lab.page.locator("#jp-main-dock-panel [id^='gipfel-workload-']").locator("visible=true")
+    expect(shown.first).to_contain_text("the wrong mountain")
+    expect(told).to_have_count(0)
+    _close_tab(lab.page)
+
+
+def _choose_utc(lab: LabPage, launch: Locator, screenshot: Callable[[Page, str], Path]) -> None:
+    """Choose UTC in JupyterLab's settings: log, event, axis and hover are in local time before."""
+    page, zone = lab.page, launch.get_by_title("Time zone of the log")
+    expect(zone).to_have_text("HST")
+    _assert_clock(lab, "HST")
+    lab.open_section("Workloads")
+    if not zone.count():
+        launch.get_by_role("button", name="Log").click()
+    page.locator(".lm-MenuBar-item", has_text="Settings").click()
+    page.locator(".lm-Menu-item", has_text="Settings Editor").first.click()
+    page.locator(".jp-PluginList-entry", has_text="Gipfel: Panel").click(timeout=_LIMIT_MS)
+    page.locator(".jp-SettingsPanel select[id*='clock']").select_option(label="in UTC")
+    expect(zone).to_have_text("UTC")
+    screenshot(page, "41-utc-setting")
+    _assert_clock(lab, "UTC")
+    screenshot(page, "41-utc")
+    _close_tab(page)
+
+
+def _close_tab(page: Page) -> None:
+    """Close the current tab of the main area."""
+    page.locator("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current .lm-TabBar-tabCloseIcon").click()
+
+
+def _assert_clock(lab: LabPage, zone: str) -> None:
+    """The newest event, the axis and the hover of the first plot have the same time zone."""
+    section = lab.open_section("Saturation")
+    events = section.locator("details", has=lab.page.locator(".jp-Gipfel-events"))
+    if events.get_attribute("open") is None:
+        events.locator("summary").click()
+    expect(events.locator("time").first).to_contain_text(zone)
+    lab.page.wait_for_function(
+        """zone => {
+          const { xaxis, ...layout } = document.querySelector('#gipfel-panel .js-plotly-plot').layout;
+          const titles = Object.keys(layout).filter(key => key.startsWith('xaxis')).map(key => layout[key]);
+          const isNamed = [xaxis, ...titles].some(each => each.title?.text === zone);
+          return isNamed && xaxis.hoverformat.endsWith(zone);
+        }""",
+        arg=zone,
+        timeout=_LIMIT_MS,
+    )
+
+
 def test_a_launch_from_the_form_outlives_page_and_kernel(
     page: Page, lab: LabServer, screenshot: Callable[[Page, str], Path]
 ) -> None:
@@ -175,6 +235,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     expect(view.locator(".jp-Gipfel-launch-phases [data-reached='true']")).to_have_text(["preflight"])
     expect(view.get_by_role("log")).to_have_count(0)
     assert _launches(lab) == []
+    screenshot(page, "35-launch-checked")
 
     output.get_by_role("button", name="Launch", exact=True).click()
     expect(view).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
@@ -224,7 +285,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     row.get_by_role("button", name="All ranks").click()
     job = page.locator("#gipfel-job")
     expect(job).to_contain_text("2 ranks", timeout=_LIMIT_MS)
-    page.locator("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current .lm-TabBar-tabCloseIcon").click()
+    _close_tab(page)
     here.choose_theme("JupyterLab Dark")
 
     # The kernel is killed: the launch continues, and the same cell finds it again.
@@ -269,6 +330,10 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     again.get_by_role("button", name="Log").click()
     again.get_by_label("errors only").check()
     expect(again.get_by_role("log")).to_contain_text("ValueError: the wrong mountain", timeout=_LIMIT_MS)
+
+    # The failure is told with its reason and a link, and one setting shows all times in UTC.
+    _follow_the_notification(here, screenshot)
+    _choose_utc(here, again, screenshot)
 
     # A process of this server holds the GPU: it is named, and ended by a button.
     _run_instead(page, _HELD)
