@@ -14,6 +14,7 @@ from hub_process import HubProcess, proxy_folder
 from kept_runtime import runtime_for_tests
 from package_images import put
 from playwright.sync_api import Page, expect
+from test_hub_pages import serious_findings
 
 _PROJECT = str(Path(__file__).resolve().parents[2] / "jupyterhub_config.py")
 _SERVICE = "/services/gipfel-registry/"
@@ -251,6 +252,7 @@ def test_the_page_refuses_a_user_without_the_scope(
         expect(page.get_by_text("nid001")).to_have_count(0)
     expect(page.get_by_text("You lack the role for this page.")).to_be_visible()
     screenshot(page, "registry-refused")
+    assert serious_findings(page) == []
     answer = page.goto(hub.url + _SERVICE + "nodes/alps/nid001")
     assert answer
     assert answer.status == 403
@@ -272,9 +274,11 @@ def test_an_operator_reads_decides_and_copies(
     expect(card).to_contain_text("RESTART_BM")
     assert problems == []
     screenshot(page, "registry-light")
+    assert serious_findings(page) == []
     page.get_by_label("Toggle dark mode").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     screenshot(page, "registry-dark")
+    assert serious_findings(page) == []
     card.get_by_role("button", name="drain").click()
     expect(page.get_by_role("alert")).to_contain_text("drain.cluster in its settings is empty")
     problems.clear()  # The browser says that the answer was a refusal.
@@ -289,9 +293,11 @@ def test_an_operator_reads_decides_and_copies(
     page.get_by_role("row").filter(has_text="nid001").get_by_role("link").click()
     expect(page.get_by_role("row").filter(has_text="XID 79 on 0000:01:00")).to_have_count(2)
     screenshot(page, "registry-node")
+    assert serious_findings(page) == []
     page.get_by_role("link", name="Audit").click()
     expect(page.get_by_role("row").filter(has_text="dismiss").first).to_contain_text("olga")
     screenshot(page, "registry-audit")
+    assert serious_findings(page) == []
     assert problems == []
     # The session's cookie alone, as a form on another site would send it, decides nothing.
     for key in ("", "?_xsrf=", "?_xsrf=MnxhYmM6ZGVm"):
