@@ -98,6 +98,14 @@ def test_no_suggested_command_has_what_an_advisory_smuggles_in(package, fixed, t
     assert "or newer" in fix
 
 
+def test_a_hostile_containerfile_does_not_hang_a_scan(tmp_path):
+    for text in ("RUN " + "apt " * 30_000, "RUN apt\n" * 15_000, "RUN pip install " + "x==" * 40_000):
+        fixes = FixLines(built(tmp_path, f"FROM a\n{text}"))
+        for number in range(50):
+            fix = fixes.fix(vulnerability(f"x{number}", "1", "Debian:12" if number % 2 else "PyPI"))
+            assert fix.startswith(f"{tmp_path}/Containerfile:1: add below it")
+
+
 def test_no_fixed_version_is_said(tmp_path):
     assert "No fixed version is known" in FixLines(built(tmp_path)).fix(vulnerability("x", ""))
 

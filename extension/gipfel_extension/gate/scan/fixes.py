@@ -16,8 +16,9 @@ from gipfel_cluster.model import one_line
 from ...telemetry.files import read_regular
 from ..model import Vulnerability
 
-_MAX_BYTES, _MAX_STATEMENT_BYTES = 1 << 20, 16 << 20
-_MAX_LINE = 200
+_MAX_BYTES, _MAX_STATEMENT_BYTES = 128 << 10, 16 << 20
+#: Characters of an instruction in which its command is searched for, and of a line that is shown.
+_MAX_COMMAND, _MAX_LINE = 8000, 200
 _PLAIN = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._+:~/-]{0,150}")
 _FROM = re.compile(r"\s*FROM\s", re.IGNORECASE)
 _HEREDOC = re.compile(r"<<-?['\"]?(\w+)")
@@ -91,6 +92,8 @@ class FixLines:
         self._containerfile = _containerfile_of(image)
         self._text = _text(self._containerfile) if self._containerfile else ""
         self._edf = declared or _edf_beside(image)
+        self._instructions = list(_run_instructions(self._text))
+        self._by_command: dict[str, list[list[tuple[int, str]]]] = {}
 
     def fix(self, found: Vulnerability) -> str:
         """Return what to change where, in one line."""
@@ -123,34 +126,48 @@ class FixLines:
     def _named(self, found: Vulnerability, installer: _Installer) -> str:
         """Return the line that installs the package by its name, with the fixed version; else nothing."""
         token = _token(found, installer)
-        for lines in _run_instructions(self._text):
-            joined = " ".join(line for _, line in lines)
-            if not installer.command.search(joined):
-                continue
+        for lines in self._with_command(installer):
             for number, line in lines:
                 if match := token.search(line):
                     return _changed(f"{self._containerfile}:{number}", line, match, found, installer)
-            yet = self._required(joined, token, found, installer) if found.ecosystem == "PyPI" else ""
-            if yet:
-                return yet
+            required = self._required(lines, token, found, installer) if found.ecosystem == "PyPI" else ""
+            if required:
+                return required
         return ""
 
+    def _with_command(self, installer: _Installer) -> list[list[tuple[int, str]]]:
+        """Return the instructions that install packages of an ecosystem."""
+        command = installer.command
+        if command.pattern not in self._by_command:
+            self._by_command[command.pattern] = [
+                lines for lines in self._instructions if command.search(_joined(lines))
+            ]
+        return self._by_command[command.pattern]
+
     def _required(
-        self, command: str, token: re.Pattern[str], found: Vulnerability, installer: _Installer
+        self,
+        lines: list[tuple[int, str]],
+        token: re.Pattern[str],
+        found: Vulnerability,
+        installer: _Installer,
     ) -> str:
-        """Return the line of a requirements file that a command names and that lies in the context."""
+        """Return the line of a requirements file that an instruction names and that lies in the context."""
         folder = self._containerfile.parent if self._containerfile else Path()
-        for name in (name for name, is_file in named_paths(command) if is_file):
+        for name in (name for name, is_file in named_paths(_joined(lines)) if is_file):
             path = folder / Path(name).name
-            lines = _text(path).splitlines()
-            for number, line in enumerate(lines, 1):
+            required = _text(path).splitlines()
+            for number, line in enumerate(required, 1):
                 match = token.match(line)
                 if match:
-                    hashed = any("--hash" in each for each in lines[number - 1 : number + 1])
+                    hashed = any("--hash" in each for each in required[number - 1 : number + 1])
                     only = line[: match.end()]
                     fix = _changed(f"{path}:{number}", only, match, found, installer)
                     return f"{fix} with its hashes" if hashed else fix
         return ""
+
+
+def _joined(lines: list[tuple[int, str]]) -> str:
+    return " ".join(line for _, line in lines)[:_MAX_COMMAND]
 
 
 def _token(found: Vulnerability, installer: _Installer) -> re.Pattern[str]:
