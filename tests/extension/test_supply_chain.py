@@ -8,7 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from package_images import advisory, mirror
+from package_images import advisory, debian, mirror
+
+from gipfel_extension.images.containerfile import hash_file
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = (".ci/constraints.txt", "extension/yarn.lock", "spawner/proxy/package-lock.json")
@@ -88,12 +90,20 @@ def test_a_release_has_bills_and_signed_checksums(tmp_path, monkeypatch):
     folder, key = tmp_path / "dist", tmp_path / "key"
     folder.mkdir()
     (folder / "gipfel-1-py3-none-any.whl").write_bytes(b"wheel")
+    runtime = folder / "gipfel-runtime.sqsh"
+    root = debian(tmp_path / "runtime")
+    command = ["mksquashfs", root, runtime, "-quiet", "-no-progress"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     release.write_bills(folder)
     bill = json.loads((folder / "gipfel-1-py3-none-any.whl.cdx.json").read_text())
     urls = {each["purl"].partition("@")[0] for each in bill["components"]}
     assert {"pkg:pypi/jupyterhub", "pkg:pypi/pydantic", "pkg:npm/react"} <= urls
     assert "pkg:pypi/pytest" not in urls
+    bill = json.loads((folder / "gipfel-runtime.sqsh.cdx.json").read_text())
+    assert bill["metadata"]["component"]["hashes"][0]["content"] == hash_file(runtime)
+    urls = {each["purl"].partition("?")[0] for each in bill["components"]}
+    assert {"pkg:pypi/jinja2@2.4.1", "pkg:npm/lodash@4.17.20"} <= urls, urls
     (folder / ".gipfel-runtime.sqsh.lock").touch()
     signature = release.write_checksums(folder, key)
     assert ".lock" not in (folder / "SHA256SUMS").read_text()
