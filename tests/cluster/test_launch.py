@@ -75,7 +75,7 @@ def test_four_ranks_on_two_nodes_find_each_other(place: LaunchPlace, launcher: s
 
 
 def test_ranks_of_one_node_find_each_other_behind_a_gate_and_those_of_two_are_refused(
-    place: LaunchPlace,
+    place: LaunchPlace, tmp_path: Path
 ) -> None:
     how = ("--nodes", "2", "--allow-host", "example.org", "--", "reduce.py")
     refused = place.gipfel("launch", "--edf", "torch", *how)
@@ -86,6 +86,22 @@ def test_ranks_of_one_node_find_each_other_behind_a_gate_and_those_of_two_are_re
     assert started.state["outcome"] == "completed", started.everything()
     assert sorted(each["sum"] for each in started.told()) == [3.0, 3.0]
     assert read_gate(Path(started.state["run"])).used
+    # Training of several steps: each averages gradients over gloo, and the weights are those without a gate.
+    words = (
+        "--nodes",
+        "1",
+        "--gpus-per-node",
+        "2",
+        "--no-network",
+        "--no-preflight",
+        "--checkpoint",
+        "gated",
+    )
+    trained = place.launched(*words, "--", "train.py", "steps=12").wait()
+    assert trained.state["outcome"] == "completed", trained.everything()
+    assert ("START 0 world 2" in trained.log(0), trained.steps()) == (True, 12)
+    assert trained.final() == reference(12, tmp_path)
+    assert read_gate(Path(trained.state["run"])).used
     assert place.nothing_left()
 
 
