@@ -1,5 +1,6 @@
 """The main flow in a browser: log in, choose an environment, wait, see saturation in panel and widget."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -253,6 +254,9 @@ def test_the_operators_page_shows_vulnerabilities_and_traffic_and_ends_the_netwo
         row = operator.page.locator(".gipfel-servers tbody tr", has_text=_USER)
         expect(row).to_contain_text("gate closed, 3 refused")
         screenshot(operator.page, "12-security-operators-ended")
+        (log,) = hub.log.parent.glob("*audit*.jsonl")
+        (event,) = (each for each in map(json.loads, log.open()) if each["event"] == "network")
+        assert (event["user"], event["by"], event["reason"]) == (_USER, "root", "network of its gates ended")
     finally:
         operator.page.close()
 
