@@ -1,5 +1,6 @@
 """Images that a plain user builds on the nodes of a real Slurm, from a tar file and without a registry."""
 
+import hashlib
 import importlib.util
 import io
 import json
@@ -16,7 +17,7 @@ import pytest
 from engine_containers import Containers, make_root
 from images import Images
 from one_machine import OneMachine, wait_until
-from package_images import write_repository
+from package_images import index_repository, write_oci_image, write_repository
 from unix_users import UnixUser
 
 from gipfel_cluster.engines.podman import Podman
@@ -29,6 +30,8 @@ pytestmark = [
 ]
 
 _LIMIT_S = 150
+#: Seconds in which a small Debian is fetched and installed, on a busy machine.
+_DEBIAN_S = 300
 _STATUS = """\
 Package: tiny
 Status: install ok installed
@@ -73,10 +76,13 @@ def home(engine_user: UnixUser, engine_place: Path) -> Path:
 def gipfel(engine_user: UnixUser, runtime: Path, home: Path, cluster: OneMachine) -> Gipfel:
     """The command of the runtime, typed by the user in the home directory, or on a node with `node`."""
 
-    def call(*words: str, node: str = "") -> subprocess.CompletedProcess[str]:
+    def call(
+        *words: str, node: str = "", limit_s: int = _LIMIT_S, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         on_node = ["srun", "--quiet", "--nodelist", node] if node else []
-        argv = [*_environment(cluster, home), *on_node, f"{runtime}/bin/gipfel", *words]
-        return engine_user.run(*argv, limit_s=_LIMIT_S)
+        more = [f"{name}={value}" for name, value in variables.items()]
+        argv = [*_environment(cluster, home), *more, *on_node, f"{runtime}/bin/gipfel", *words]
+        return engine_user.run(*argv, limit_s=limit_s)
 
     return call
 
@@ -119,6 +125,90 @@ def test_a_job_of_its_own_builds_the_same_bytes(gipfel: Gipfel, built: Path, hom
     assert "Packing the image" in gipfel("logs", f"build:{listed['id']}").stdout
     refused = gipfel("image", "build", "context", "-o", "x.sqsh", "--partition", "absent")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused.stderr
+
+
+def test_a_second_build_runs_no_step_again(gipfel: Gipfel, home: Path, engine_user: UnixUser) -> None:
+    text = "FROM scratch\nADD base.tar /\nRUN cat /proc/sys/kernel/random/uuid > /drawn\nRUN touch /{}\n"
+    drawn = []
+    for number, name in enumerate(("same", "same", "other")):
+        engine_user.write("context/Drawn", text.format(name))
+        done = gipfel("image", "build", "context/Drawn", "-o", f"drawn-{number}.sqsh", "--no-sign")
+        assert done.returncode == 0, done.stderr
+        drawn.append(_content(home / f"drawn-{number}.sqsh", "drawn"))
+    # The steps before the one that changed are those of the first build, too.
+    assert len(drawn[0]) == len("00000000-0000-0000-0000-000000000000\n")
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert (home / "drawn-0.sqsh").read_bytes() == (home / "drawn-1.sqsh").read_bytes()
+    done = gipfel("image", "build", "context/Drawn", "-o", "drawn-3.sqsh", "--no-sign", "--no-cache")
+    assert done.returncode == 0, done.stderr
+    assert _content(home / "drawn-3.sqsh", "drawn") != drawn[0]
+
+
+def _content(image: Path, name: str) -> bytes:
+    command = ["unsquashfs", "-cat", image, name]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def test_an_oci_archive_and_an_image_are_bases(
+    gipfel: Gipfel, built: Path, home: Path, engine_user: UnixUser
+) -> None:
+    archive = home / "archive.tar"
+    with tarfile.open(home / "context/base.tar") as base:
+        files = {each.name: file.read() for each in base if each.isreg() and (file := base.extractfile(each))}
+    status = _STATUS.replace("tiny", "from-oci").encode()
+    layer = {name.removeprefix("./"): content for name, content in files.items()} | {
+        "var/lib/dpkg/status": status
+    }
+    write_oci_image(archive, layer)
+    engine_user.own(archive)
+    engine_user.write("context/Based", "FROM base\nCOPY note /note\n")
+    engine_user.write("context/note", "mine\n")
+    for base, package in ((archive, "from-oci"), (built, "tiny")):
+        words = ("image", "build", "context/Based", "-o", "based.sqsh", "--base", str(base), "--replace")
+        done = gipfel(*words, "--no-sign")
+        assert done.returncode == 0, done.stderr
+        assert _content(home / "based.sqsh", "note") == b"mine\n"
+        bill = json.loads((home / "based.sqsh.cdx.json").read_text())
+        assert {each["name"] for each in bill["components"]} - {"debian"} == {package}
+        record = json.loads((home / "based.sqsh.provenance.json").read_text())
+        taken = record["predicate"]["buildDefinition"]["resolvedDependencies"]
+        hashed = hashlib.sha256(base.read_bytes()).hexdigest()
+        assert {"name": str(base), "digest": {"sha256": hashed}} in taken
+
+
+@pytest.fixture
+def debian_packages(engine_place: Path) -> Path:
+    """A directory with the packages of a small Debian, and the lists by which apt finds them."""
+    folder = engine_place / "debian"
+    folder.mkdir(mode=0o755)
+    options = ["--variant=minbase", "--skip=essential/unlink,cleanup/apt", "--format=null"]
+    copied = f"--customize-hook=sync-out /var/cache/apt/archives {folder}"
+    try:
+        command = ["mmdebstrap", *options, copied, "bookworm", "/dev/null"]
+        subprocess.run(command, check=True, capture_output=True, timeout=_DEBIAN_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"Packages of Debian can't be fetched: {type(error).__name__}")
+    index_repository(folder, "bookworm")
+    return folder
+
+
+def test_packages_of_debian_are_a_base(
+    gipfel: Gipfel, home: Path, engine_user: UnixUser, debian_packages: Path
+) -> None:
+    engine_user.write("context/Packaged", "FROM base\nRUN dpkg --audit && touch /made\n")
+    line = f"deb [trusted=yes] file:{debian_packages} ./"
+    words = ("image", "build", "context/Packaged", "-o", "packaged.sqsh", "--no-sign", "--no-network")
+    words = (*words, "--base", "debian:bookworm", "--json")
+    done = gipfel(*words, limit_s=2 * _DEBIAN_S, GIPFEL_DEBIAN_MIRROR=line)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["packages"] > 50
+    bill = json.loads((home / "packaged.sqsh.cdx.json").read_text())
+    assert {"dpkg", "apt", "bash"} <= {each["name"] for each in bill["components"]}
+    record = json.loads((home / "packaged.sqsh.provenance.json").read_text())
+    (taken,) = record["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert taken["name"] == f"debian:bookworm from deb [trusted=yes] copy:{debian_packages} ./"
+    refused = gipfel(*words, "--replace", GIPFEL_DEBIAN_MIRROR="ftp://a")
+    assert (refused.returncode, "is not a repository: ftp://a" in refused.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel"])
@@ -496,3 +586,8 @@ def test_an_environment_that_is_saved_in_a_container_builds_the_same_packages(
     packages = {(each["name"], each["version"]) for each in bill["components"]}
     assert {("gipfel-hello", "1.2-3"), ("tiny", "2.5")} <= packages
     assert (home / "saved.toml").is_file()
+    # Against the image in which they were installed: these packages were added, and nothing else changed.
+    changed = gipfel("image", "diff", str(image), "saved.sqsh", "--json")
+    assert changed.returncode == 1, changed.stderr
+    found = {each["name"]: (each["before"], each["after"]) for each in json.loads(changed.stdout)["packages"]}
+    assert found == {"pkg:deb/debian/gipfel-hello": ([], ["1.2-3"]), "pkg:pypi/tiny": ([], ["2.5"])}

@@ -153,6 +153,38 @@ def oci_archive(path: Path, layers: list[dict[str, bytes]]) -> Path:
     return path
 
 
+def write_oci_image(path: Path, files: dict[str, bytes]) -> None:
+    """Write an OCI archive of one layer that podman loads: with real digests and a configuration."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        for name, content in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o755
+            archive.addfile(info, io.BytesIO(content))
+    blobs: dict[str, bytes] = {}
+
+    def add(content: bytes, kind: str) -> dict[str, object]:
+        digest = hashlib.sha256(content).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = content
+        media = f"application/vnd.oci.image.{kind}"
+        return {"mediaType": media, "digest": f"sha256:{digest}", "size": len(content)}
+
+    one = add(layer.getvalue(), "layer.v1.tar")
+    about = {"architecture": "amd64", "os": "linux", "config": {}, "history": [{"created_by": "a test"}]}
+    about["rootfs"] = {"type": "layers", "diff_ids": [one["digest"]]}
+    config = add(json.dumps(about).encode(), "config.v1+json")
+    manifest = {"schemaVersion": 2, "config": config, "layers": [one]}
+    manifest["mediaType"] = "application/vnd.oci.image.manifest.v1+json"
+    listed = add(json.dumps(manifest).encode(), "manifest.v1+json")
+    blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [listed]}).encode()
+    blobs["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
+    with tarfile.open(path, "w") as archive:
+        for name, content in blobs.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o644
+            archive.addfile(info, io.BytesIO(content))
+
+
 def advisory(number: str, ecosystem: str, name: str, *events: dict[str, str], **further) -> dict:
     affected = {
         "package": {"ecosystem": ecosystem, "name": name},
@@ -192,6 +224,21 @@ def write_repository(folder: Path) -> None:
     control.write_text(_HELLO)
     deb = folder / "gipfel-hello.deb"
     subprocess.run(["dpkg-deb", "--root-owner-group", "-b", folder / "hello", deb], check=True)
-    about = f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\n"
-    digest = hashlib.sha256(deb.read_bytes()).hexdigest()
-    (folder / "Packages").write_text(f"{_HELLO}{about}SHA256: {digest}\n")
+    index_repository(folder)
+
+
+def index_repository(folder: Path, suite: str = "") -> None:
+    """Write the lists by which apt finds the packages of Debian in a directory."""
+    entries = []
+    for deb in sorted(folder.glob("*.deb")):
+        command = ["dpkg-deb", "-f", deb]
+        control = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        digest = hashlib.sha256(deb.read_bytes()).hexdigest()
+        entries.append(f"{control}Filename: ./{deb.name}\nSize: {deb.stat().st_size}\nSHA256: {digest}\n")
+    packages = "\n".join(entries)
+    (folder / "Packages").write_text(packages)
+    if suite:
+        digest = hashlib.sha256(packages.encode()).hexdigest()
+        lines = [f"Suite: {suite}", f"Codename: {suite}", "Date: Fri, 27 Nov 2026 00:00:00 UTC", "SHA256:"]
+        lines.append(f" {digest} {len(packages.encode())} Packages")
+        (folder / "Release").write_text("\n".join(lines) + "\n")

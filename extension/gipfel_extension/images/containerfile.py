@@ -182,7 +182,10 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+#: The repository of Debian packages, for sites without the internet.
+MIRROR_VARIABLE = "GIPFEL_DEBIAN_MIRROR"
 _DEBIAN = re.compile(r"debian:([a-z][a-z0-9.-]{1,40})((?:,[a-z0-9][a-z0-9+.-]{0,80})*)")
+_MIRROR = re.compile(r"(?:deb (?:\[[^\]\n]{1,200}\] )?)?(?:https?://|file:/|copy:/)[^\n]{1,500}")
 _LOADED = re.compile(r"Loaded images?:\s*(\S+)")
 _NAME = "localhost/gipfel/base"
 _TAR = 'tar --sort=name --mtime=@0 --numeric-owner -C "$1" -cf "$2" .'
@@ -277,7 +280,8 @@ def _debian(
     match: re.Match[str], podman: Podman, work: Path, report: Callable[[str], None]
 ) -> tuple[str, Input]:
     base, suite, packages = match[0], match[1], match[2].strip(",")
-    key = hashlib.sha256(base.encode()).hexdigest()
+    mirror = _debian_mirror(podman.environment.get(MIRROR_VARIABLE, ""))
+    key = hashlib.sha256(" ".join((base, *mirror)).encode()).hexdigest()
     name = f"{_NAME}:debian-{key[:32]}"
     if not _exists(name, podman):
         if shutil.which("mmdebstrap") is None:
@@ -285,10 +289,32 @@ def _debian(
         report(f"Making Debian {suite} from packages, which takes minutes")
         tar = work / "base.tar"
         mode = "root" if os.geteuid() == 0 else "unshare"
-        include = (f"--include={packages}",) if packages else ()
-        argv = ("mmdebstrap", f"--mode={mode}", "--variant=minbase", *include, suite, str(tar))
+        # From a repository without priorities of packages, mmdebstrap would leave out apt.
+        include = f"--include=apt{',' if packages else ''}{packages}"
+        argv = ("mmdebstrap", f"--mode={mode}", "--variant=minbase", include, suite, str(tar), *mirror)
         podman.run(*argv, variables={"SOURCE_DATE_EPOCH": "0"})
         podman.podman("import", "--quiet", str(tar), name)
         tar.unlink()
     identifier = podman.podman("image", "inspect", "--format", "{{.Id}}", name).strip()
-    return name, Input(name=base, sha256=identifier)
+    return name, Input(name=f"{base} from {mirror[0]}" if mirror else base, sha256=identifier)
+
+
+def _debian_mirror(configured: str) -> tuple[str, ...]:
+    """Return mmdebstrap's argument for a repository: a URL, or a line of apt's list that begins with ``deb``.
+
+    Raises
+    ------
+    GipfelError
+        It is neither.
+    """
+    if not configured:
+        return ()
+    if not re.fullmatch(
+        r"(?:deb (?:\[[^\]\n]{1,200}\] )?)?(?:https?://|file:/|copy:/)[^\n]{1,500}", configured
+    ):
+        raise GipfelError(
+            f"{MIRROR_VARIABLE} is not a repository: {configured[:100]}.",
+            'Set it to a URL, or to "deb [trusted=yes] file:/srv/debian ./".',
+        )
+    # Inside the new system, where apt installs, the directory of a file: URL does not exist.
+    return (re.sub(r"(^|\s)file:/", r"\1copy:/", configured, count=1),)
