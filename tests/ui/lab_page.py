@@ -79,8 +79,10 @@ class LabPage:
         return section
 
     def close_left_sidebar(self) -> None:
-        """Make room for the notebook."""
-        self.page.locator(".jp-SideBar.jp-mod-left .lm-TabBar-tab.lm-mod-current").first.click()
+        """Make room for the notebook; narrow windows have closed it already, and the lab remembers that."""
+        current = self.page.locator(".jp-SideBar.jp-mod-left .lm-TabBar-tab.lm-mod-current")
+        if current.count():
+            current.first.click()
 
     def status(self) -> str:
         """The panel's words on how live it is."""
