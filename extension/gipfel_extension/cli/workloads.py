@@ -293,21 +293,20 @@ def stop(*, which: str) -> int:
     """Stop a workload, and wait until it has ended."""
     found = _workloads()
     workload = found.find(which)
+    name = f"{workload.kind} {workload.id}"
     if workload.ended:
-        report_line(f"{workload.kind} {workload.id} has ended already.")
+        report_line(f"{name} has ended already.")
         return 0
     found.stop(workload)
-    report_line(
-        f"{workload.kind} {workload.id} is stopping; processes that ignore it are killed within minutes."
-    )
+    report_line(f"{name} is stopping; processes that ignore it are killed within minutes.")
     deadline = time.monotonic() + _STOP_S
     while time.monotonic() < deadline:
         if found.find(f"{workload.kind}:{workload.id}").ended:
-            report_line(f"{workload.kind} {workload.id} is stopped.")
+            report_line(f"{name} is stopped.")
             return 0
         # Not more often, because finding a workload may query the scheduler.
         time.sleep(_STATE_S)
-    report_line(f"{workload.kind} {workload.id} has not ended yet. See `gipfel ps`.")
+    report_line(f"{name} has not ended yet. See `gipfel ps`.")
     return 1
 
 

@@ -190,8 +190,7 @@ def build(spec: BuildSpec, context: BuildContext) -> BuiltImage:
             started=started,
         )
         context.report("Listing packages")
-        signing = Signing(key, spec.key != "", context.environment)
-        return _finish(squashed, target, record, signing, file.edf)
+        return _finish(squashed, target, record, Signing(key, spec.key != "", context.environment), file.edf)
 
 
 def check_build(spec: BuildSpec) -> tuple[Path, Containerfile]:

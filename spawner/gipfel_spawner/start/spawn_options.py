@@ -73,8 +73,7 @@ class SpawnOptions:
         gpu_hours
             Lines on the user's GPU hours, which the form shows above Start.
         """
-        content = await self.content(earlier)
-        return render_form(content.model_copy(update={"gpu_hours": gpu_hours}))
+        return render_form((await self.content(earlier)).model_copy(update={"gpu_hours": gpu_hours}))
 
     async def content(self, earlier: UserOptions | None = None) -> FormContent:
         """Return the form's content: cached answers of the schedulers and a fresh list of the user's EDFs."""
@@ -169,9 +168,7 @@ class SpawnOptions:
         if not invalid:
             return names, ""
         first = one_line(repr(invalid[0]))[:80]
-        problem = (
-            f"The environment {first} is not listed: its name may contain only letters, digits and _.+@-."
-        )
+        problem = f"The environment {first} is not listed: names have only letters, digits and _.+@-."
         return names, f"{problem} Rename it."
 
     async def _services(self) -> tuple[tuple[ServiceOffer, ...], str]:

@@ -77,9 +77,8 @@ def check_target(spec: LaunchSpec, target: Path, *, visible: bool) -> None:
 def caller_python(environment: Mapping[str, str]) -> str:
     """Return the interpreter of the caller's environment; empty for Gipfel's own.
 
-    The first that applies: the Python of an active virtual environment; in a kernel, Gipfel's own, since this
-    code runs in the kernel's Python; the first ``python3`` in PATH. If Gipfel's Python has torch and that
-    ``python3`` has not, Gipfel's is used: the user has probably activated no environment.
+    The first that applies: the Python of an active virtual environment; in a kernel, this one; the first
+    ``python3`` in PATH, unless Gipfel's has torch and that one has not (probably, no environment is active).
     """
     virtual = environment.get("VIRTUAL_ENV", "")
     for name in ("python3", "python"):
