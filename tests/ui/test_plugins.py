@@ -70,7 +70,7 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     item = lab.page.locator(".jp-Gipfel-statusItem button")
     expect(item).to_contain_text("(simulated)", timeout=_LIMIT_MS)
     expect(item).to_contain_text("%", timeout=_LIMIT_MS)
-    assert sections_of(lab) == ["saturation", "workloads", "runs", "vetting", "job", "checkpoints"]
+    assert sections_of(lab) == ["saturation", "workloads", "runs", "vetting", "job", "checkpoints", "network"]
     items = menu_of(lab)
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
@@ -269,7 +269,7 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.page.set_viewport_size({"width": 1000, "height": 900})
     lab.page.goto(server.url)
     lab.wait_until_ready()
-    assert sections_of(lab) == ["saturation", "workloads", "runs", "job", "checkpoints"]
+    assert sections_of(lab) == ["saturation", "workloads", "runs", "job", "checkpoints", "network"]
     kinds = lab.open_section("Workloads").locator("select[name='kind'] option")
     expect(kinds).to_have_text(["all", "batch notebooks", "services", "other kinds"], timeout=_LIMIT_MS)
     lab.open_section("Saturation")
