@@ -27,6 +27,7 @@ _ALLOWED = {
     "extension/gipfel_extension/data/sample_reader.py": "runs in a process that has a time limit",
     "extension/gipfel_extension/recorder/open_files.py": "what the kernel says of processes",
     "extension/gipfel_extension/network/sockets.py": "what the kernel says of processes",
+    "extension/gipfel_extension/recorder/storage_monitor.py": "what the kernel says of waiting for storage",
     "extension/gipfel_extension/recorder/job_processes.py": "what the kernel says of processes",
     "extension/gipfel_extension/topology/collect/hardware.py": "sysfs, which no user can replace",
     "extension/gipfel_extension/cli/report.py": "a script that is installed with plotly",

@@ -239,9 +239,9 @@ class _TimeRule(ABC):
             gpus=uuids_of(gpus),
         )
 
-    def _affected(self, context: AdviceContext) -> tuple[Trace, ...]:
-        """Return the GPUs that show the pattern for about the longest time."""
-        return context.alike_by(lambda trace: time_share(trace, self._where(context, trace)))
+    def _affected(self, context: AdviceContext, among: Sequence[Trace] | None = None) -> tuple[Trace, ...]:
+        """Return the GPUs, of those in `among`, that show the pattern for about the longest time."""
+        return context.alike_by(lambda trace: time_share(trace, self._where(context, trace)), among)
 
     @abstractmethod
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
@@ -345,7 +345,7 @@ class QuarterPrecision(_TimeRule):
         evidence = context.evidence(trace, where, ("PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"))
         if time_share(trace, where) < 0.5 or evidence is None:
             return None
-        gpus = [each for each in self._affected(context) if self._has_fp8(context, each)]
+        gpus = self._affected(context, able)
         sentence = (
             f"The tensor pipes of {context.names(gpus, inside=True)} were near their ceiling for "
             f"{100 * time_share(trace, where):.0f} % of the time."

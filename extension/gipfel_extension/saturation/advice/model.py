@@ -232,10 +232,13 @@ class AdviceContext:
         """Return the GPUs that lost about as much to a cause as the most affected one (see `ALIKE`)."""
         return self.alike_by(lambda trace: _mean(trace, trace.losses[name]))
 
-    def alike_by(self, share: Callable[[Trace], float]) -> tuple[Trace, ...]:
-        """Return the GPUs whose share of the time is about the largest (see `ALIKE`)."""
-        shares = [share(trace) for trace in self.scored]
-        return tuple(t for t, own in zip(self.scored, shares, strict=True) if own >= max(shares) - ALIKE)
+    def alike_by(
+        self, share: Callable[[Trace], float], among: Sequence[Trace] | None = None
+    ) -> tuple[Trace, ...]:
+        """Return the GPUs in `among` whose share of the time is about the largest (see `ALIKE`)."""
+        traces = self.scored if among is None else among
+        shares = [share(trace) for trace in traces]
+        return tuple(t for t, own in zip(traces, shares, strict=True) if own >= max(shares) - ALIKE)
 
     def names(self, traces: Sequence[Trace], *, inside: bool = False) -> str:
         """Return the names of several GPUs as one phrase: ``All GPUs`` or ``GPUs 2 and 3``.
