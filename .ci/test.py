@@ -13,14 +13,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-#: Tests of `tests/cluster` that don't share its Slurm and hub run with other parts, so that all take as long.
+#: Tests of `tests/cluster` that use neither its hub nor what others do in its Slurm run with other parts, so
+#: that all take as long.
 OWN_CLUSTER = tuple(f"tests/cluster/test_{name}.py" for name in ("clusters", "faults", "many", "node_lost"))
-NO_CLUSTER = tuple(f"tests/cluster/test_engines_{name}.py" for name in ("hardware", "run"))
+BESIDE_HUB = tuple(
+    f"tests/cluster/test_{name}.py" for name in ("engines_hardware", "engines_run", "image_build")
+)
 #: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
 BESIDE = {
-    "cluster": ("tests/cluster", *(f"--ignore={path}" for path in (*OWN_CLUSTER, *NO_CLUSTER))),
+    "cluster": ("tests/cluster", *(f"--ignore={path}" for path in (*OWN_CLUSTER, *BESIDE_HUB))),
     "pages": ("tests/ui", "tests/widgets", "tests/notebooks"),
-    "hub": ("tests/spawner", "tests/documentation", *NO_CLUSTER),
+    "hub": ("tests/spawner", "tests/documentation", *BESIDE_HUB),
 }
 STYLE = (
     ([str(BIN / "ruff"), "check", "."], ROOT),
