@@ -185,7 +185,7 @@ def test_gates_between_nodes_that_measured_nothing_vet_no_single_node(tmp_path: 
     lenient = [{**each, "skip_if_alone": True} for each in evals]
     outcome = _vet(tmp_path, json.dumps({"name": "gates", "evals": lenient}))
     assert (outcome.status, outcome.of("full")["verdict"]) == (0, "not_run")
-    assert "nothing to measure with: internode, full, torch." in outcome.stderr
+    assert "(such as a second node or GPU): internode, full, torch." in outcome.stderr
 
 
 def test_no_check_at_all(tmp_path: Path) -> None:

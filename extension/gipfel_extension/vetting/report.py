@@ -324,11 +324,11 @@ def _faulty_nodes(
 
 
 def _not_measured(results: Sequence[CheckResult]) -> list[str]:
-    """Return a note that lists the checks that were not measured because the node lacks what they test."""
+    """Return a note that lists the checks that were not measured because what they test is not there."""
     names = dict.fromkeys(
         each.check for each in results if each.not_required and each.severity is Severity.ERROR
     )
-    lacking = "Not measured, because the node lacks what they test (such as a second GPU or NVLink)"
+    lacking = "Not measured, because what they test is not there (such as a second node or GPU)"
     return [f"{lacking}: {', '.join(names)}."] if names else []
 
 
