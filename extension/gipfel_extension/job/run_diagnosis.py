@@ -12,7 +12,7 @@ from ..diagnosis.verdict import Verdict, cannot_tell
 from ..telemetry.imports import open_recording
 from ..telemetry.ranks import gpu_uuids_by_rank
 from ..telemetry.sample import SampleTable, SourceError
-from ..training.flight_recorder import FlightReport, report_of
+from ..training.flight_recorder import FlightReport, has_dumps, report_of
 from .run_roles import launch_folder, recorded_ranks, roles_of_run
 from .run_storage import storage_report
 
@@ -76,9 +76,9 @@ def verdicts_of_arrivals(report: FlightReport) -> tuple[Verdict, ...]:
 
 
 def diagnose_dumps(run: Path, *, roles_file: Path | None = None) -> tuple[Verdict, ...]:
-    """Return verdicts on late ranks from the dumps of a run's newest launch; empty if it has none."""
+    """Return verdicts on late ranks from the dumps of a run's newest launch; empty if it has no dumps."""
     launch = launch_folder(run, None)
-    if launch is None or not (launch / "flight_recorder").is_dir():
+    if launch is None or not has_dumps(launch / "flight_recorder"):
         return ()
     roles = read_roles(roles_file) if roles_file else roles_of_run(run).roles
     try:

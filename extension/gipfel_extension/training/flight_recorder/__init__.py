@@ -9,7 +9,7 @@ from gipfel_cluster.model import GipfelError
 from ..record import read_rank_records
 from .analyse import analyse
 from .dump import Call, Dump
-from .read import check_one_job, read_dump, read_dumps
+from .read import check_one_job, has_dumps, read_dump, read_dumps
 from .report import FaultyRank, FlightReport, Mismatch, RankLocation, Side, Straggler
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "Side",
     "Straggler",
     "analyse",
+    "has_dumps",
     "read_dump",
     "read_dumps",
     "report_of",

@@ -40,6 +40,14 @@ class DumpDirectory:
 Also = Callable[[Dump, Bundles], None]
 
 
+def has_dumps(folder: Path) -> bool:
+    """Return whether a directory has a file with the name of a dump; False if it can't be read."""
+    try:
+        return any(_RANK.fullmatch(path.name) for path in islice(folder.iterdir(), _MAX_FILES))
+    except OSError:
+        return False
+
+
 def read_dumps(folder: Path, *, limit_s: float = math.inf, also: Also | None = None) -> DumpDirectory:
     """Read every dump of a directory; the rank is the number at the end of a file's name.
 
