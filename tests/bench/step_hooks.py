@@ -1,4 +1,4 @@
-"""What a launch adds to each step of a program: with its step hooks, and without them (`--no-step-hooks`).
+"""Measure what a launch adds to each step of a program, with its step hooks and without them.
 
 The program trains with DDP over gloo, in one process, with steps much shorter than 10 ms, so that the added
 part can be seen. Fresh processes alternate: with hooks, without anything, and as the rank of a real launch on

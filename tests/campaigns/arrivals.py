@@ -1,4 +1,4 @@
-"""How often ranks that call collectives late are named, by clocks that differ and drift.
+"""Count how often ranks that call collectives late are named, with clocks that differ and drift.
 
 A cell is a fault in one family of noise; jobs have 8 to 64 ranks on 2 to 16 nodes, alone or with
 tensor-parallel pairs, and 24 to 200 steps. Each step's work varies; a collective ends when all ranks have

@@ -380,19 +380,25 @@ def test_the_jobs_memory_limit_is_kept_and_named(place: Place) -> None:
         assert wait_until(place.nothing_left, 10), place.left()
 
 
-@pytest.mark.parametrize("on_failure", ["continue", "stop"])
-def test_a_node_that_stands_still_is_named_and_others_go_on_or_stop(place: Place, on_failure: str) -> None:
-    node = place.cluster.node_names[1]
+def _stage_and_signal(place: Place, node: str, number: signal.Signals, options: str) -> tuple[int, str, str]:
+    """Send a signal to a node's agent in the middle of a slow staging; return how the command ended."""
     place.share.reset()
     place.share.rate = _BYTES / 3
     try:
-        command = f"{place.runtime}/bin/gipfel data stage {place.data} --to memory --json --stall-limit 12s"
-        number = place.start(f"{command} --on-failure {on_failure}")
+        job = place.start(f"{place.runtime}/bin/gipfel data stage {place.data} --to memory --json {options}")
         assert wait_until(lambda: place.share.sent[node] > 2 << 20, 30)
-        place.signal_agent(node, signal.SIGSTOP)
-        status, out, _ = place.end(number)
+        place.signal_agent(node, number)
+        return place.end(job)
     finally:
         place.share.rate = None
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "stop"])
+def test_a_node_that_stands_still_is_named_and_others_go_on_or_stop(place: Place, on_failure: str) -> None:
+    node = place.cluster.node_names[1]
+    status, out, _ = _stage_and_signal(
+        place, node, signal.SIGSTOP, f"--stall-limit 12s --on-failure {on_failure}"
+    )
     found = json.loads(out)
     assert status == (on_failure == "stop"), found["reason"]
     assert [each["node"] for each in found["copies"] if each["phase"] == "failed"] == [node]
@@ -407,16 +413,7 @@ def test_a_node_that_stands_still_is_named_and_others_go_on_or_stop(place: Place
 
 def test_a_node_killed_in_the_middle_is_named_and_nothing_is_left_after_a_kill(place: Place) -> None:
     node = place.cluster.node_names[1]
-    place.share.reset()
-    place.share.rate = _BYTES / 3
-    try:
-        command = f"{place.runtime}/bin/gipfel data stage {place.data} --to memory --json"
-        number = place.start(f"{command} --on-failure continue")
-        assert wait_until(lambda: place.share.sent[node] > 2 << 20, 30)
-        place.signal_agent(node, signal.SIGKILL)
-        status, out, err = place.end(number)
-    finally:
-        place.share.rate = None
+    status, out, err = _stage_and_signal(place, node, signal.SIGKILL, "--on-failure continue")
     assert status == 0, err
     found = json.loads(out)
     assert [each["phase"] for each in found["copies"]] == ["staged", "failed"]

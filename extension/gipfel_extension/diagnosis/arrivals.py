@@ -24,7 +24,8 @@ _LEAST_S = 0.005
 #: Standard errors; chosen on simulations (`tests/campaigns/arrivals.py`), with noise that lasts for several
 #: steps.
 _ERRORS = 6.0
-#: Share of the collectives in which a late rank is behind its peers, and largest share of late ranks.
+#: Least share of the collectives in which a late rank is behind its peers, and the largest share of ranks
+#: that can be called late.
 _MOST_CALLS, _MOST_LATE = 0.8, 0.2
 _NORMAL = 1.4826
 _QUARTERS = 4

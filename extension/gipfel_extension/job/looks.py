@@ -118,7 +118,7 @@ def default_ranks(launch: LaunchRoles) -> ChosenRanks:
     chosen = dict.fromkeys((*accused, *([] if peer is None else [peer]), *launch.ranks[:1]))
     if not accused:
         first = f"rank {launch.ranks[0]} and a peer" if launch.ranks else "no rank runs"
-        return ChosenRanks(ranks=tuple(sorted(chosen)), why=f"nobody is accused: {first}")
+        return ChosenRanks(ranks=tuple(sorted(chosen)), why=f"no rank is accused: {first}")
     return ChosenRanks(ranks=tuple(sorted(chosen)), why=f"{why}, a peer, and rank {launch.ranks[0]}")
 
 

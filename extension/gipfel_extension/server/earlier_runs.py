@@ -42,7 +42,7 @@ class EarlierQuery(JobQuery):
 
 @dataclass(frozen=True)
 class _Identity:
-    """What a run has to share with another for their steps to be the same work."""
+    """Properties that two runs must have in common for their steps to be the same work."""
 
     program: str
     started: str

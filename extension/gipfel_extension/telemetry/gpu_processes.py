@@ -99,7 +99,7 @@ class GpuProcessFile:
             self._known = found
 
     def remove(self) -> None:
-        """Remove the file: nobody keeps it up to date any more."""
+        """Remove the file, because it is no longer kept up to date."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 

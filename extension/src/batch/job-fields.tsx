@@ -23,6 +23,14 @@ export interface IBatchValues {
   readonly resume: boolean;
 }
 
+/** Props of the fields, which read all values and change some. */
+interface IFieldProps {
+  readonly form: IBatchForm;
+  readonly state: IBatchValues;
+  readonly trans: TranslationBundle;
+  readonly change: (part: Partial<IBatchValues>) => void;
+}
+
 /** Return the values of the fields with which an earlier request was made. */
 export function valuesOf(request: IBatchRequest): IBatchValues {
   const grid = Object.entries(request.grid).map(([name, values]) => [name, `* ${values}`]);
@@ -44,12 +52,7 @@ export function valuesOf(request: IBatchRequest): IBatchValues {
 }
 
 /** The fields of the job: where it runs, its environment and its resources. */
-export function JobFields(props: {
-  form: IBatchForm;
-  state: IBatchValues;
-  trans: TranslationBundle;
-  change: (part: Partial<IBatchValues>) => void;
-}): React.JSX.Element {
+export function JobFields(props: IFieldProps): React.JSX.Element {
   const { state, trans, change } = props;
   const text = (name: TextName, label: string, hint = ''): React.JSX.Element => (
     <TextField name={name} label={label} hint={hint} value={state[name]} change={change} />
@@ -87,12 +90,7 @@ export function JobFields(props: {
   );
 }
 
-function WhereField(props: {
-  form: IBatchForm;
-  state: IBatchValues;
-  trans: TranslationBundle;
-  change: (part: Partial<IBatchValues>) => void;
-}): React.JSX.Element {
+function WhereField(props: IFieldProps): React.JSX.Element {
   const { form, state, trans, change } = props;
   return (
     <label>
@@ -116,12 +114,7 @@ function WhereField(props: {
 }
 
 /** The known environments, and a field for the path or name of another one. */
-function EdfField(props: {
-  form: IBatchForm;
-  state: IBatchValues;
-  trans: TranslationBundle;
-  change: (part: Partial<IBatchValues>) => void;
-}): React.JSX.Element {
+function EdfField(props: IFieldProps): React.JSX.Element {
   const { form, state, trans, change } = props;
   const known = ['', ...form.edfs];
   const [typing, setTyping] = React.useState(!known.includes(state.edf));

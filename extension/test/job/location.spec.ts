@@ -38,7 +38,7 @@ describe('the URL of the job page', () => {
     expect(locationOfUrl('?reset')).toBeNull();
   });
 
-  it('has nothing of a view that nobody has changed, and keeps the choice of no metric', () => {
+  it('omits a view that has not been changed, and keeps the choice of no metric', () => {
     expect(encodeLocation({ ...PLACE, view: FIRST_VIEW })).not.toMatch(
       /heat|rows|name|band|sort|kind|beside/
     );

@@ -25,7 +25,7 @@ _HEREDOC = re.compile(r"<<-?['\"]?(\w+)")
 
 
 class _Installer(NamedTuple):
-    """How commands of one ecosystem name a package: ``version`` matches what may follow the name."""
+    """Commands that install packages of one ecosystem; ``version`` matches what may follow a name."""
 
     command: re.Pattern[str]
     version: str
