@@ -16,6 +16,7 @@ from gipfel_cluster.engines.devices import Hardware, host_driver
 from gipfel_cluster.engines.podman import Podman
 from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.staged import StagedPath
 
 ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 # ; | & * ? ~ %s = :,"
 NOTHING = Hardware(cdi_directories=(), libraries=lambda: "")
@@ -66,7 +67,12 @@ def test_no_value_of_a_variable_is_in_an_argv(tmp_path, engine):
 @pytest.mark.parametrize("engine", [*ENGINES, "bubblewrap"])
 @pytest.mark.parametrize("bad", ["a\nb", "a\0b"])
 @pytest.mark.parametrize("key", ["env", "workdir", "mounts", "annotations"])
-def test_a_newline_or_nul_is_refused_in_one_line(tmp_path, engine, bad, key):
+def test_a_newline_or_nul_is_refused_in_one_line(tmp_path, monkeypatch, engine, bad, key):
+    # Sources of mounts are compared with the files that are staged on this node.
+    file = tmp_path / "data"
+    file.write_bytes(b"1")
+    staged = StagedPath(str(file), 1, file.stat().st_mtime_ns, "7", str(file))
+    monkeypatch.setattr("gipfel_cluster.hooks.invocation.staged_paths", lambda _: [("nvme", staged)])
     values = {
         "env": {"A": bad},
         "workdir": f"/{bad}",

@@ -50,7 +50,7 @@ def test_an_environment_that_no_option_can_name_is_not_offered(hub: Any) -> None
     _, page = hub.browser("odd").get("/hub/spawn")
     assert '<option value="good"' in page
     assert 'value="my env"' not in page
-    assert "may contain only letters" in page
+    assert "names have only letters" in page
 
 
 @pytest.mark.parametrize("moment", [0.1, 0.3])

@@ -16,6 +16,7 @@ from ..engines.protocol import (
     ContainerRequest,
     Engine,
     Invocation,
+    check_values,
     host_value_notes,
     protected_variable_notes,
 )
@@ -102,6 +103,8 @@ def engine_invocation(
     GipfelError
         The engine can't run this EDF on this machine.
     """
+    # Before mounts are compared with staged files: a path with NUL is an error of the operating system there.
+    check_values(request)
     _check_special_mounts(request.edf, engine.name)
     copies: tuple[str, ...] = ()
     if not request.render_only:
