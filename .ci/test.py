@@ -34,6 +34,9 @@ STYLE = (
 )
 _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120
+#: Time limit of the parts together, and of what runs again: a run of 90 minutes has room for both.
+_LIMIT_S = 65 * 60
+_LAST_LINES_S = 20
 #: More failing files than this are not explained by a busy machine.
 _MAX_AGAIN = 8
 #: Of the files that pass only alone, at most this many may be missing from the list of known ones.
@@ -105,9 +108,17 @@ class Part:
                 print(f"{self.name:8}{line}", end="", flush=True)
 
     def wait(self) -> int:
-        """Its exit status."""
-        status = self._process.wait()
-        self._reader.join()
+        """Its exit status; not 0 where it took longer than `_LIMIT_S` and was interrupted."""
+        try:
+            status = self._process.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            print(f":: {self.name} took more than {_LIMIT_S // 60} minutes: interrupted", flush=True)
+            self.interrupt()
+            status = self._process.wait() or 1
+        # Not longer: a process that a test left behind may hold the pipe open.
+        self._reader.join(_LAST_LINES_S)
+        if self._reader.is_alive():
+            print(f":: {self.name} left a process that holds its output open", flush=True)
         return status
 
     def failed(self) -> list[str]:
@@ -130,7 +141,7 @@ class Part:
     def say(self) -> None:
         """Print what it said beside its progress: failures, durations, what was skipped."""
         print(f":: {self.name}", flush=True)
-        sys.stdout.writelines(line for line in self._lines if not _PROGRESS.search(line.rstrip()))
+        sys.stdout.writelines(line for line in list(self._lines) if not _PROGRESS.search(line.rstrip()))
         sys.stdout.flush()
 
 
