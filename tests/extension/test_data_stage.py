@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks.invocation import use_copies
 from gipfel_cluster.job.staging import StageRequest, stage_before_start, stage_request
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.staged import available_memory, lock_content, staged_paths, sweep
+from gipfel_cluster.staged import StagedPath, available_memory, lock_content, staged_paths, sweep
 from gipfel_cluster.storage_classes import node_stores
 from gipfel_extension.cli.data_stage import progress_lines
 from gipfel_extension.cli.runs import size_text
@@ -58,6 +58,11 @@ def _source(folder: Path, chunks: float = 7.3) -> StageItem:
     path = folder / "source.bin"
     path.write_bytes(os.urandom(int(chunks * CHUNK_BYTES)))
     return list_items(StageSpec(data=(str(path),)))[0]
+
+
+def _staged_on_disk(environment: Mapping[str, str]) -> Iterator[tuple[str, StagedPath]]:
+    """Yield what is staged on this node's disk: its memory is shared with the tests that run beside these."""
+    return staged_paths({"nvme": node_stores(environment)["nvme"]})
 
 
 class _Node:
@@ -206,12 +211,14 @@ def test_copies_are_kept_while_a_process_needs_them_and_shared(tmp_path: Path) -
         second = NodeStore(spec, [item], environment)
         waiting = pool.submit(second.open)
         copy.file.write(Path(item.path).read_bytes())
-        assert list(staged_paths(node_stores(environment))) == []
-        assert not waiting.done()
+        incomplete, waited = list(_staged_on_disk(environment)), not waiting.done()
+        # Before anything is asserted: the pool's end waits for the other job.
         first.finish(copy)
         (other,) = waiting.result(5)
+    assert incomplete == []
+    assert waited
     assert other.complete
-    ((tier, staged),) = staged_paths(node_stores(environment))
+    ((tier, staged),) = _staged_on_disk(environment)
     assert (tier, staged.path, staged.is_current()) == ("nvme", item.path, True)
     first.release()
     assert sweep(first.path) == 0
@@ -283,7 +290,7 @@ def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
     )
     edf = Edf(name="e", path=None, image=item.path, mounts=mounts)
     request = ContainerRequest(edf=edf, command=("true",), scratch="/s")
-    changed, notes = use_copies(request, staged_paths(node_stores(environment)))
+    changed, notes = use_copies(request, _staged_on_disk(environment))
     staged = str(store.path / item.key / "data")
     assert changed.edf.image == staged
     assert changed.edf.mounts == (
@@ -294,7 +301,7 @@ def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
     )
     assert notes == ("1 staged file of this node used instead of the shared ones.",)
     Path(item.path).write_bytes(b"changed")
-    assert use_copies(request, staged_paths(node_stores(environment))) == (request, ())
+    assert use_copies(request, _staged_on_disk(environment)) == (request, ())
     store.release()
 
 
@@ -324,7 +331,7 @@ def test_a_job_stages_before_its_container_starts(tmp_path: Path) -> None:
     request = StageRequest(data=(item.path,), to="nvme")
     note = stage_before_start(request, run, environment, lambda: False)
     assert "staged on 1 of 1 nodes (nvme)" in note
-    assert [each.path for _, each in staged_paths(node_stores(environment))] == [item.path]
+    assert [each.path for _, each in _staged_on_disk(environment)] == [item.path]
     (run / "transfers" / "1" / "stop").touch()
     missing = request.model_copy(update={"data": ("/none",)})
     assert "Not staged, so the shared files are read" in stage_before_start(
@@ -376,7 +383,7 @@ def test_staging_on_this_machine_is_a_workload_that_is_stopped(tmp_path: Path) -
         if json.loads((folder / "state.json").read_text())["phase"] == "ended":
             break
         end.wait(0.1)
-    assert list(staged_paths(node_stores({"GIPFEL_STORAGE_FAST": str(tmp_path)}))) == []
+    assert list(_staged_on_disk({"GIPFEL_STORAGE_FAST": str(tmp_path)})) == []
     assert not (folder / "rendezvous.json").exists()
 
 
@@ -393,12 +400,12 @@ def test_objects_of_s3_are_staged_once_and_containers_have_them(tmp_path: Path, 
     assert done.returncode == 0, done.stderr
     try:
         assert s3.sent == 5_000_002
-        found = {each.in_containers: each for _, each in staged_paths(node_stores(environment))}
+        found = {each.in_containers: each for _, each in _staged_on_disk(environment)}
         assert sorted(found) == ["/s3/sets/set/a.bin", "/s3/sets/set/deep/b"]
         copy = found["/s3/sets/set/a.bin"].copy
         assert Path(copy).read_bytes() == s3.objects["set/a.bin"]
         request = ContainerRequest(edf=Edf(name="e", path=None, image="/i"), command=("true",), scratch="/s")
-        changed, _ = use_copies(request, staged_paths(node_stores(environment)))
+        changed, _ = use_copies(request, _staged_on_disk(environment))
         assert Mount(source=copy, destination="/s3/sets/set/a.bin", flags=("ro",)) in changed.mounts
         written = b"".join(each.read_bytes() for each in runs.rglob("*") if each.is_file())
         assert b"s3://sets/set/" in written
