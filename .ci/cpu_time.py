@@ -9,6 +9,7 @@ tests share, such as a fixture, counts for the first of them.
 import json
 import os
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 
 _GROUPS = Path("/sys/fs/cgroup/cpuacct")
 _SHOWN = 40
+_EXIT_LIMIT_S = 60
 
 
 class CpuTime:
@@ -86,7 +88,12 @@ def main() -> int:
     sys.path.pop(0)
     match sys.argv[1:]:
         case ["run", path, *arguments]:
-            return pytest.main(arguments, plugins=[CpuTime(Path(path).absolute())])
+            status = pytest.main(arguments, plugins=[CpuTime(Path(path).absolute())])
+            # Python waits for all threads when it exits, also for one that a test left waiting for ever.
+            end = threading.Timer(_EXIT_LIMIT_S, os._exit, [int(status)])
+            end.daemon = True
+            end.start()
+            return status
         case ["show", *paths] if paths:
             for path in paths:
                 show(Path(path))
