@@ -1,4 +1,4 @@
-"""GPU hours of a user in this month, and what is left of limits, for the hub's home and the form."""
+"""GPU hours and energy of a user in this month, and what is left of limits, for home and form."""
 
 import asyncio
 import time
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.protocol import GpuUsage
+from gipfel_cluster.scheduler.slurm_usage import budget_text, energy_text, hours_text
 
 from .cluster import Cluster, ClusterSettings
 from .history import SessionHistory
@@ -20,14 +21,16 @@ _PATIENCE_S = 1.0
 
 
 class GpuHours(Frozen):
-    """GPU hours of this month as ``text``, and a line for each account whose GPU hours are limited."""
+    """GPU hours and energy of this month as ``text``, and a line for each account with limited GPU hours."""
 
     text: str
     budgets: tuple[str, ...] = ()
 
 
 async def month_gpu_hours(spawner: "EDFSpawner", *, running: Sequence[str]) -> GpuHours:
-    """Return the GPU hours of the user since the first day of this month, in the hub's time zone.
+    """Return GPU hours and energy of the user since the first day of this month, in the hub's time zone.
+
+    The energy is that of Slurm's accounting; the hub does not read what the user's own recorders measured.
 
     Parameters
     ----------
@@ -67,6 +70,7 @@ async def summarize(
         The beginning of the month, or when the hub created the user if that was later, in seconds since 1970.
     """
     total, whose = 0.0, "by your sessions"
+    energy: list[float] = []
     budgets = []
     for names, usage in usages:
         if usage is None:
@@ -77,18 +81,18 @@ async def summarize(
         else:
             whose = "by your jobs"
         total += used
+        energy += [] if usage.energy_kwh is None else [usage.energy_kwh]
         place = f" on {', '.join(names)}" if len(usages) > 1 else ""
-        budgets += [
-            f"{_number(each.remaining)} of {_number(each.limit)} GPU hours left "
-            f"in account {each.account}{place}"
-            for each in usage.budgets
-        ]
+        budgets += [f"{budget_text(each)}{place}" for each in usage.budgets]
+    measured = f" and {energy_text(sum(energy))}" if energy else ""
     if any(usage is None for _, usage in usages):
-        known = f"at least {_number(total)}" if total else "unknown"
+        known = f"at least {hours_text(total)}{measured}" if total else "unknown"
         return GpuHours(
             text=f"GPU hours this month: {known} (no answer from the scheduler yet)", budgets=tuple(budgets)
         )
-    return GpuHours(text=f"{_number(total)} GPU hours used this month {whose}", budgets=tuple(budgets))
+    return GpuHours(
+        text=f"{hours_text(total)} GPU hours{measured} used this month {whose}", budgets=tuple(budgets)
+    )
 
 
 def _clusters_by_scheduler(spawner: "EDFSpawner") -> list[list[tuple[ClusterSettings, Cluster]]]:
@@ -110,7 +114,3 @@ async def _usage(
         return GpuUsage() if user.problem else None
     left = max(deadline - time.monotonic(), 0.0)
     return (await cluster.cache.gpu_usage(user.value, first.date(), limit=left)).value
-
-
-def _number(hours: float) -> str:
-    return f"{hours:.1f}".removesuffix(".0")

@@ -133,6 +133,16 @@ class Accounting:
         gpus = re.search(r"gres/gpu=(\d+)", requested)
         return int(seconds) * int(gpus[1]) / 3600 if state == "COMPLETED" and gpus else 0.0
 
+    def set_energy(self, job_id: str, joules: int) -> None:
+        """Store the energy of a job that has ended, as the daemons of nodes with counters report it."""
+        # 3 is the number of the resource "energy" in every database of Slurm.
+        statement = (
+            f"UPDATE slurm_acct_db.gipfel_job_table SET tres_alloc = CONCAT(tres_alloc, ',3={joules}') "
+            f"WHERE id_job = {int(job_id)};"
+        )
+        ask = ["mariadb", "--no-defaults", f"--socket={self._folder / 'db'}", "--user=root"]
+        subprocess.run([*ask, f"--execute={statement}"], env=self.environment, check=True, timeout=20)
+
     def _wait_for_controller(self) -> None:
         ask = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc"]
 

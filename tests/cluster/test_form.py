@@ -24,7 +24,7 @@ from gipfel_cluster.scheduler.protocol import JobRequest, Partition
 from gipfel_cluster.scheduler.slurm import SlurmScheduler
 from gipfel_cluster.scheduler.slurm_limits import parse_limits
 from gipfel_cluster.scheduler.slurm_usage import quota_sections
-from gipfel_cluster.workloads.submission import check_limits
+from gipfel_cluster.workloads.quota import check_limits
 from gipfel_spawner.form.options import OptionError, UserOptions
 from gipfel_spawner.form.validation import check_choices
 
@@ -209,7 +209,7 @@ def test_what_slurms_limits_would_hold_for_ever_is_refused_before_the_start(
     assert wait_until(is_known, 30)
 
     def check(**changes: Any) -> str:
-        return asyncio.run(check_limits(ours, request(user, **changes)))
+        return asyncio.run(check_limits(ours, request(user, **changes), {}))
 
     for changes, limit in (
         ({"gpus_per_node": 4}, "account physics allows 3 GPUs (GrpTRES=gres/gpu=3), 4"),
@@ -223,7 +223,8 @@ def test_what_slurms_limits_would_hold_for_ever_is_refused_before_the_start(
         assert limit in refused.value.problem
         # Slurm itself accepts each of them.
         assert asyncio.run(ours.submit(request(user, **changes))).isdecimal()
-    assert check(gpus_per_node=3) == ""
+    standing = check(gpus_per_node=3)
+    assert standing.startswith("Used this month: 0.0 GPU hours. Share of the cluster, physics: "), standing
     quota = asyncio.run(ours.quota(user.name))
     assert {(each.account, each.used) for each in quota.shares} >= {("physics", 0.0)}
     shown = {each.title: each.lines for each in quota_sections(quota)}
@@ -262,6 +263,14 @@ def test_gpu_hours_of_the_month_are_summed_by_project_and_service(
     assert [line.partition(":")[0] for line in lines] == ["course", "physics"]
     assert all("(services: board " in line for line in lines)
     assert asyncio.run(ours.quota(plain_users[1].name)).spent == ()
+    # No node has counters of energy here; sacct prints it where the database has it.
+    assert quota.usage.energy_kwh is None
+    for job, joules in zip(submitted.values(), (7_200_000, 1_800_000, 2**64 - 1), strict=True):
+        accounts.set_energy(job, joules)
+    quota = asyncio.run(ours.quota(user.name))
+    assert quota.usage.energy_kwh == pytest.approx(2.5)
+    titles = [each.title for each in quota_sections(quota)]
+    assert f"Used this month: {quota.usage.used:.1f} GPU hours, 2.5 kWh" in titles
 
 
 def test_where_accounting_is_private_the_users_own_limits_and_those_of_qos_still_hold(

@@ -1,6 +1,7 @@
 """Energy of a recording: counters before power, none where nothing was measured, CO2 only with a factor."""
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from nvml_fake import FakeNvml, SetClock
 from saturation_tables import gpu, host, table
 
-from gipfel_extension.job.month_energy import energy_sections
+from gipfel_cluster.scheduler.protocol import GpuUsage, Quota
+from gipfel_cluster.workloads.quota import own_sections, recorded_energy
 from gipfel_extension.telemetry.energy import CO2_VARIABLE, energy_of
 from gipfel_extension.telemetry.sources.counters import HostEnergy
 from gipfel_extension.telemetry.sources.host import HostSource
@@ -57,7 +59,7 @@ def test_a_driver_that_was_loaded_again_takes_nothing_away():
 def test_the_months_energy_is_that_of_its_runs(tmp_path):
     now = datetime(2026, 11, 28, 12, tzinfo=UTC)
     environment = {"GIPFEL_RUNS": str(tmp_path)}
-    assert list(energy_sections(environment, now)) == []
+    assert recorded_energy(environment, now) == ""
     for number, (started, score) in enumerate(
         [
             ("2026-11-02T10:00:00+00:00", '{"energy": {"total_wh": 1500}}'),
@@ -72,8 +74,19 @@ def test_the_months_energy_is_that_of_its_runs(tmp_path):
         run.mkdir()
         (run / "record.json").write_text(json.dumps({"started": started}))
         (run / "score.json").write_text(score)
-    (section,) = energy_sections(environment, now)
-    assert section.title == "Energy this month: 1.75 kWh, measured in 2 runs"
+    shown = "Energy this month: 1.75 kWh, measured in 2 runs"
+    assert recorded_energy(environment, now) == shown
+    assert [each.title for each in own_sections(None, environment, now)] == [shown]
+    # Slurm's own measurement includes jobs without a recorder.
+    for measured, titles in ((None, [shown]), (1234.5, [])):
+        quota = Quota(usage=GpuUsage(used=2, energy_kwh=measured))
+        used = "Used this month: 2.0 GPU hours" + (", 1,234 kWh" if measured else "")
+        found = [each.title for each in own_sections(quota, environment, now)]
+        assert found[1:] == [used, *titles]
+    # A record that was not written since is not even read.
+    for run in tmp_path.iterdir():
+        os.utime(run / "record.json", (0, datetime(2026, 10, 30, tzinfo=UTC).timestamp()))
+    assert recorded_energy(environment, now) == ""
 
 
 def test_what_was_not_measured_has_no_energy():

@@ -17,7 +17,13 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.machine import CommandResult
 from gipfel_cluster.scheduler.protocol import GpuBudget, GpuUsage
 from gipfel_cluster.scheduler.slurm_output import command_error
-from gipfel_cluster.scheduler.slurm_usage import SlurmUsage, parse_budgets, parse_gpu_hours
+from gipfel_cluster.scheduler.slurm_usage import (
+    SlurmUsage,
+    energy_text,
+    parse_budgets,
+    parse_energy,
+    parse_gpu_hours,
+)
 from gipfel_spawner.cluster import ClusterSettings
 from gipfel_spawner.form.options import UserOptions
 from gipfel_spawner.gpu_hours import GpuHours, month_gpu_hours, summarize
@@ -69,6 +75,26 @@ def test_hours_are_gpus_times_seconds_also_where_only_types_are_accounted() -> N
     assert parse_gpu_hours(_JOBS) == pytest.approx((2 * 76 + 97) / 3600)
     assert parse_gpu_hours("cpu=1,gres/gpu:a100=2,gres/gpu:h200=1|3600\n") == pytest.approx(3.0)
     assert parse_gpu_hours("no columns\n|\ncpu=1,gres/gpu=x|7\ngres/gpu=1|UNLIMITED\n") == 0
+
+
+def test_energy_is_that_of_ended_jobs_where_slurm_measures_it() -> None:
+    assert parse_energy(_JOBS) is None
+    assert parse_energy("billing=1,cpu=1,energy=0,node=1|10\n") is None
+    ended = _JOBS.replace("billing=1,", "billing=1,energy=3600000,", 2)
+    assert parse_energy(ended) == pytest.approx(2.0)
+    # Slurm's "no value" and "infinite".
+    for unknown in (2**64 - 2, 2**64 - 1):
+        assert parse_energy(ended + f"cpu=1,energy={unknown}|5\n") == pytest.approx(2.0)
+    commands = Commands({"sacct": ended, "scontrol": _LIMITS}, {})
+    found = asyncio.run(SlurmUsage(commands).gpu_usage("nobody", date(2026, 11, 1)))
+    assert found.energy_kwh == pytest.approx(2.0)
+    assert [energy_text(each) for each in (0.0123, 0.9999, 1.754, 99.4, 12345.6)] == [
+        "12.3 Wh",
+        "1 kWh",
+        "1.75 kWh",
+        "99.4 kWh",
+        "12,346 kWh",
+    ]
 
 
 def test_what_is_left_is_the_smallest_rest_up_to_the_root() -> None:
@@ -141,6 +167,16 @@ def test_accounting_counts_all_jobs_and_the_history_replaces_it(history: Session
     both = told([(("alps", "alps-debug"), accounted), (("here",), GpuUsage())], history)
     assert both.text == "13.5 GPU hours used this month by your jobs"
     assert both.budgets == ("998.2 of 1000 GPU hours left in account physics on alps, alps-debug",)
+
+
+def test_the_form_shows_the_energy_of_those_schedulers_that_measure_it(history: SessionHistory) -> None:
+    measured = GpuUsage(used=10.5, energy_kwh=4.2)
+    alone = told([(("alps",), measured)], history)
+    assert alone.text == "10.5 GPU hours and 4.2 kWh used this month by your jobs"
+    both = told([(("alps",), measured), (("here",), GpuUsage())], history)
+    assert both.text == "13.5 GPU hours and 4.2 kWh used this month by your jobs"
+    partly = told([(("alps",), measured), (("eiger",), None)], history)
+    assert partly.text.startswith("GPU hours this month: at least 10.5 and 4.2 kWh (no answer")
 
 
 def test_a_scheduler_without_an_answer_is_not_counted_as_zero(history: SessionHistory) -> None:

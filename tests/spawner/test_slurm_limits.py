@@ -1,6 +1,7 @@
 """Limits of accounts and QoS that keep jobs waiting for ever, and waits of earlier jobs."""
 
 import asyncio
+import json
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,12 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler import LocalScheduler
 from gipfel_cluster.scheduler.machine import CommandResult
-from gipfel_cluster.scheduler.protocol import Association, Choices, JobRequest, Partition, Quota, Waits
-from gipfel_cluster.scheduler.slurm_limits import RequestedJob, exceeded, limit_text, parse_limits
+from gipfel_cluster.scheduler.protocol import (
+    Association,
+    Choices,
+    GpuBudget,
+    GpuUsage,
+    JobRequest,
+    Partition,
+    Quota,
+    Waits,
+)
+from gipfel_cluster.scheduler.slurm_limits import RequestedJob, Share, exceeded, limit_text, parse_limits
 from gipfel_cluster.scheduler.slurm_site import SlurmSite
 from gipfel_cluster.scheduler.slurm_usage import parse_shares, parse_spent, parse_waits
-from gipfel_cluster.workloads import submission
+from gipfel_cluster.workloads import quota
 from gipfel_extension.training.preflight import Context
 from gipfel_extension.training.preflight.checks import LimitsCheck
 from gipfel_spawner.cluster.cache import ClusterCache
@@ -159,7 +170,38 @@ def test_launches_and_batch_notebooks_are_refused_as_in_the_form_and_know_earlie
         "Of your jobs like this on normal, half started within 4 min, 95 % within 2.0 h (from 60 jobs)."
     )
     with pytest.raises(GipfelError, match="account lab allows 3 GPUs"):
-        asyncio.run(submission.check_limits(_Slurm(), _request(gpus_per_node=4)))  # type: ignore[arg-type]
+        asyncio.run(quota.check_limits(_Slurm(), _request(gpus_per_node=4), {}))  # type: ignore[arg-type]
+
+
+class _Accounting(_Slurm):
+    """The same with GPU hours, energy and a share."""
+
+    async def quota(self, user: str) -> Quota:
+        budgets = (GpuBudget(account="physics", limit=1000, remaining=998.25),)
+        others = (GpuBudget(account="course", limit=1, remaining=1),)
+        shares = (Share(account="physics", share=0.25, used=0.125, factor=0.7),)
+        usage = GpuUsage(used=12.04, energy_kwh=3.4, budgets=budgets + others)
+        return Quota(choices=_choices(), usage=usage, shares=shares)
+
+
+def test_what_a_job_starts_with_is_reported_at_each_start(tmp_path):
+    standing = (
+        "Used this month: 12.0 GPU hours, 3.4 kWh. 998.2 of 1000 GPU hours left in account physics. "
+        "Share of the cluster, physics: 25.0 %, used 12.5 % recently, priority 0.70 of 1."
+    )
+    environment = {"GIPFEL_RUNS": str(tmp_path)}
+    assert asyncio.run(quota.check_limits(_Accounting(), _request(), environment)) == standing  # type: ignore[arg-type]
+    # Where Slurm measures no energy, it is that of the recorded runs; also without Slurm.
+    run = tmp_path / "alps-1"
+    run.mkdir()
+    (run / "record.json").write_text(json.dumps({"started": datetime.now(UTC).isoformat()}))
+    (run / "score.json").write_text('{"energy": {"total_wh": 1500}}')
+    recorded = "Energy this month: 1.5 kWh, measured in 1 run."
+    assert asyncio.run(quota.check_limits(_Accounting(), _request(), environment)) == standing  # type: ignore[arg-type]
+    found = asyncio.run(quota.check_limits(_Slurm(), _request(gpus_per_node=2), environment))  # type: ignore[arg-type]
+    assert found == recorded
+    local = LocalScheduler(tmp_path / "jobs", environment={})
+    assert asyncio.run(quota.check_limits(local, _request(), environment)) == recorded
 
 
 def test_the_forms_forecast_has_the_waits_of_jobs_like_this_one_and_a_table_of_all():

@@ -3,17 +3,12 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from .terminal import examples, report_line
-
-if TYPE_CHECKING:
-    from gipfel_cluster.scheduler.protocol import Quota
 
 
 @click.command(
@@ -71,38 +66,29 @@ def quota(*, as_json: bool) -> int:
 
     Limits are those of your accounts, the accounts above them, and their QoS. A job that exceeds one of them
     is accepted by Slurm and never starts; the hub's form refuses it. Waits are those of your jobs of the last
-    90 days, by partition and number of GPUs. The energy of this month is that of your recorded runs. Where
-    the site's command for storage is in $GIPFEL_STORAGE_QUOTA, its output comes last.
+    90 days, by partition and number of GPUs. The energy of this month is that of your jobs where Slurm
+    measures it, else that of your recorded runs. Where the site's command for storage is in
+    $GIPFEL_STORAGE_QUOTA, its output comes last.
 
     Exit status: 0; 1 if the scheduler does not answer.
     """
     from gipfel_cluster.scheduler.machine import run_sync  # noqa: PLC0415 - pydantic
-    from gipfel_cluster.workloads.submission import own_quota  # noqa: PLC0415
+    from gipfel_cluster.workloads.quota import own_quota, own_sections, recorded_energy  # noqa: PLC0415
 
-    from ..job.month_energy import energy_sections  # noqa: PLC0415
-
-    found, storage = run_sync(own_quota(os.environ)), _storage()
-    energy = [each.title for each in energy_sections(os.environ, datetime.now().astimezone())]
+    found, storage, now = run_sync(own_quota(os.environ)), _storage(), datetime.now().astimezone()
     if as_json:
         document = None if found is None else found.model_dump(mode="json")
-        click.echo(json.dumps({"scheduler": document, "energy": "".join(energy), "storage": storage}))
+        energy = recorded_energy(os.environ, now)
+        click.echo(json.dumps({"scheduler": document, "energy": energy, "storage": storage}))
         return 0
-    click.echo("\n".join([*_lines(found), *energy]))
+    if found is None:
+        click.echo("There is no Slurm here: jobs run on this machine without limits.")
+    for section in own_sections(found, os.environ, now):
+        title, separator, rest = section.title.partition(" ")
+        click.echo("\n".join([f"{title.upper()}{separator}{rest}", *(f"  {line}" for line in section.lines)]))
     if storage:
         click.echo(f"\nSTORAGE\n{storage}")
     return 0
-
-
-def _lines(quota: "Quota | None") -> Iterator[str]:
-    from gipfel_cluster.scheduler.slurm_usage import quota_sections  # noqa: PLC0415 - pydantic
-
-    if quota is None:
-        yield "There is no Slurm here: jobs run on this machine without limits."
-        return
-    for section in quota_sections(quota):
-        title, separator, rest = section.title.partition(" ")
-        yield f"{title.upper()}{separator}{rest}"
-        yield from (f"  {line}" for line in section.lines)
 
 
 def _storage() -> str:

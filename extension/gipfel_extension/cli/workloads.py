@@ -152,7 +152,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     if dry_run:
         return _show(job, as_document=as_document)
     scheduler = scheduler_of(job, os.environ)
-    job_id = asyncio.run(submit_notebook(job, scheduler, os.environ))
+    job_id = asyncio.run(submit_notebook(job, scheduler, os.environ, report_line))
     if not as_document:
         click.echo(job_id)
     count = f" with {job.request.array} tasks" if job.request.array else ""

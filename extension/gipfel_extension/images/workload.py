@@ -37,12 +37,8 @@ from gipfel_cluster.workloads.directory import (
 )
 from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
-from gipfel_cluster.workloads.submission import (
-    SCHEDULERS,
-    SubmissionContext,
-    check_limits,
-    submission_context,
-)
+from gipfel_cluster.workloads.quota import check_limits
+from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
 
 from ..data.pack import work_directory
 from ..telemetry.files import open_log, read_regular
@@ -96,7 +92,7 @@ def submit_build(folder: Path, environment: Mapping[str, str]) -> str:
             scheduler = _scheduler_name(spec, context)
             request = _job_request(spec, folder, scheduler, context)
             submitter = context.scheduler(scheduler)
-            run_sync(check_limits(submitter, request))
+            run_sync(check_limits(submitter, request, environment))
             job_id = run_sync(submitter.submit(request))
         except GipfelError as error:
             write_state(folder, _ended(state, error))

@@ -9,13 +9,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
-from gipfel_cluster.scheduler.slurm_usage import QuotaSection, quota_sections
 from gipfel_cluster.workloads.kinds import Workload, Workloads
 from gipfel_cluster.workloads.logs import last_lines
-from gipfel_cluster.workloads.submission import own_quota
+from gipfel_cluster.workloads.quota import own_quota, own_sections
 
 from ..job.checkpoints import storage_quota
-from ..job.month_energy import energy_sections
 from ..services.blueprint import NAME, find_blueprint
 from ..services.directory import HUB, ServiceSpec, read_service_state
 from ..services.hub_commands import service_offers
@@ -83,15 +81,11 @@ class QuotaRouteHandler(GipfelRouteHandler):
         """Send the sections that `gipfel quota` prints; none for a scheduler without limits."""
         quota = await own_quota(os.environ)
         storage, problem = await asyncio.to_thread(storage_quota, os.environ)
-        energy = await asyncio.to_thread(_energy)
-        sections = [*(() if quota is None else quota_sections(quota)), *energy]
+        now = datetime.now().astimezone()
+        sections = await asyncio.to_thread(own_sections, quota, os.environ, now)
         self.finish(
             {"sections": [each.model_dump(mode="json") for each in sections], "storage": storage or problem}
         )
-
-
-def _energy() -> list[QuotaSection]:
-    return list(energy_sections(os.environ, datetime.now().astimezone()))
 
 
 def _workloads() -> Workloads:

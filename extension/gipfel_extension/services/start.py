@@ -28,12 +28,8 @@ from gipfel_cluster.workloads.directory import (
 )
 from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
-from gipfel_cluster.workloads.submission import (
-    SCHEDULERS,
-    SubmissionContext,
-    check_limits,
-    submission_context,
-)
+from gipfel_cluster.workloads.quota import check_limits
+from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
 
 from ..gate.scan.verdict import judge_start, model_paths
 from .directory import (
@@ -89,7 +85,8 @@ def start_service(
         write_atomically(folder / COMMAND, f"{request.script}\n")
         try:
             submitter = context.scheduler(scheduler)
-            run_sync(check_limits(submitter, request))
+            if standing := run_sync(check_limits(submitter, request, environment)):
+                report(standing)
             job_id = run_sync(submitter.submit(request))
         except GipfelError as error:
             write_state(folder, state.model_copy(update={**_FAILED, "reason": str(error)}))

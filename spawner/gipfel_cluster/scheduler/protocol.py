@@ -323,12 +323,13 @@ class GpuBudget(Frozen):
 
 
 class GpuUsage(Frozen):
-    """GPU hours of a user's jobs; ``used`` is None if the scheduler has no accounting.
+    """GPU hours of a user's jobs, and energy of those that ended; None if the scheduler does not know them.
 
     ``budgets`` has the user's accounts whose GPU hours are limited.
     """
 
     used: float | None = None
+    energy_kwh: float | None = None
     budgets: tuple[GpuBudget, ...] = ()
 
 
@@ -337,7 +338,7 @@ class GpuAccounting(Protocol):
     """A scheduler that accounts for GPU hours."""
 
     async def gpu_usage(self, user: str, since: date) -> GpuUsage:
-        """Return the GPU hours of a user's jobs since the beginning of a day, and what is left.
+        """Return GPU hours and energy of a user's jobs since the beginning of a day, and what is left.
 
         Raises
         ------

@@ -3,6 +3,7 @@
 Slurm limits the GPU minutes of an association with ``GrpTRESMins=gres/gpu=…``. A job charges its user's
 association, the account, and every account above it, so what is left is the smallest remainder on that path.
 The used minutes that Slurm compares decay with ``PriorityDecayHalfLife``. Limits of a QoS are not read here.
+With ``AcctGatherEnergyType``, the same answer of ``sacct`` has the energy of jobs that ended.
 
 The module also reads how long a user's jobs waited, and formats the output of ``gipfel quota``.
 """
@@ -30,6 +31,8 @@ _SIZES = ((0, "0"), (1, "1"), (7, "2-7"), (31, "8-31"))
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_USER = "Invalid user"
 _MAX_DEPTH = 50
+#: Slurm stores 2**64 - 1 or - 2 where it knows no energy; no job of a month uses 2**62 J.
+_MAX_JOULES = 2**62
 #: Prefix of the names of Gipfel's jobs, before the name of a service or one of the other kinds.
 JOB_PREFIX = "gipfel-"
 _OTHER_KINDS = frozenset(("launch", "notebook", "server"))
@@ -69,7 +72,8 @@ class SlurmUsage:
         except GipfelError:
             # Some sites refuse this query; the hours are known without it.
             budgets = ()
-        return GpuUsage(used=parse_gpu_hours(jobs.output), budgets=budgets)
+        hours, energy = parse_gpu_hours(jobs.output), parse_energy(jobs.output)
+        return GpuUsage(used=hours, energy_kwh=energy, budgets=budgets)
 
     async def shares(self, user: str) -> tuple[Share, ...]:
         """Return the user's shares, from ``sshare``; empty if Slurm does not weigh jobs by them."""
@@ -200,9 +204,30 @@ def parse_gpu_hours(output: str) -> float:
     return seconds / 3600
 
 
+def parse_energy(output: str) -> float | None:
+    """Return the kWh in the same output of sacct; None if Slurm measured the energy of no job.
+
+    A job has its energy in joules once it has ended; if it began before the time window, it counts in full.
+    """
+    found = (_counts(line.rpartition("|")[0]).get("energy", "") for line in output.splitlines())
+    joules = sum(each for each in map(_number, found) if each < _MAX_JOULES)
+    return joules / 3.6e6 if joules else None
+
+
+def energy_text(kwh: float) -> str:
+    """Return an energy with its unit, such as ``1.75 kWh``."""
+    if kwh < 0.9995:
+        return f"{1000 * kwh:.3g} Wh"
+    return f"{kwh:.3g} kWh" if kwh < 100 else f"{kwh:,.0f} kWh"
+
+
+def _counts(resources: str) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in resources.split(",") if "=" in each)
+
+
 def _gpus(resources: str) -> int:
     """Return the GPUs in a list such as ``cpu=1,gres/gpu:gh200=2,gres/gpu=2``."""
-    counts = dict(each.split("=", 1) for each in resources.split(",") if "=" in each)
+    counts = _counts(resources)
     if "gres/gpu" in counts:
         return _number(counts["gres/gpu"])
     # Some sites account for typed GPUs only.
@@ -256,18 +281,49 @@ def quota_sections(quota: Quota) -> Iterator[QuotaSection]:
         lines = tuple(limit_text(each) for each in choices.limits if each.qos == qos)
         yield QuotaSection(title=f"QoS {qos}", lines=lines)
     if usage.used is not None:
-        title = f"Used this month: {usage.used:.1f} GPU hours"
-        yield QuotaSection(title=title, lines=tuple(_spent_lines(quota.spent)))
+        yield QuotaSection(title=_used_text(usage), lines=tuple(_spent_lines(quota.spent)))
     if quota.shares:
-        lines = tuple(
-            f"{each.account}: {100 * each.share:.1f} %, used {100 * each.used:.1f} % recently, "
-            f"priority {each.factor:.2f} of 1"
-            for each in quota.shares
-        )
-        yield QuotaSection(title="Share of the cluster", lines=lines)
+        yield QuotaSection(title=_SHARE, lines=tuple(map(_share_text, quota.shares)))
     if quota.waits:
         waits = tuple(map(wait_text, quota.waits))
         yield QuotaSection(title="Waits of your jobs in 90 days", lines=waits)
+
+
+_SHARE = "Share of the cluster"
+
+
+def standing_text(quota: Quota, account: str) -> str:
+    """Return what a job of an account starts with, as sentences: GPU hours, energy, and the account's share.
+
+    The text is empty if Slurm has no accounting.
+    """
+    parts = [] if quota.usage.used is None else [_used_text(quota.usage)]
+    parts += [budget_text(each) for each in quota.usage.budgets if each.account == account]
+    parts += [f"{_SHARE}, {_share_text(each)}" for each in quota.shares if each.account == account]
+    return " ".join(f"{part}." for part in parts)
+
+
+def budget_text(budget: GpuBudget) -> str:
+    """Return the GPU hours that are left of an account's limit, as a clause without a full stop."""
+    left, limit = hours_text(budget.remaining), hours_text(budget.limit)
+    return f"{left} of {limit} GPU hours left in account {budget.account}"
+
+
+def hours_text(hours: float) -> str:
+    """Return hours with at most one decimal place."""
+    return f"{hours:.1f}".removesuffix(".0")
+
+
+def _used_text(usage: GpuUsage) -> str:
+    energy = "" if usage.energy_kwh is None else f", {energy_text(usage.energy_kwh)}"
+    return f"Used this month: {usage.used or 0.0:.1f} GPU hours{energy}"
+
+
+def _share_text(share: Share) -> str:
+    return (
+        f"{share.account}: {100 * share.share:.1f} %, used {100 * share.used:.1f} % recently, "
+        f"priority {share.factor:.2f} of 1"
+    )
 
 
 def _spent_lines(spent: Iterable[Spent]) -> Iterator[str]:

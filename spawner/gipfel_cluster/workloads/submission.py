@@ -34,11 +34,6 @@ from gipfel_cluster.environment import without_tokens
 from gipfel_cluster.image_verdict import SecurityVerdict, is_configured, judge_image
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
-from gipfel_cluster.scheduler.machine import current_user_name
-from gipfel_cluster.scheduler.notation import format_duration, parse_duration
-from gipfel_cluster.scheduler.protocol import JobRequest, Partition, Quota, QuotaFacts
-from gipfel_cluster.scheduler.slurm_limits import exceeded, problem_text, requested_job
-from gipfel_cluster.scheduler.slurm_usage import bound_text, find_waits
 from gipfel_cluster.steps.broker import LAUNCH_SUPERVISOR_MODULE, LOG, TRANSFER_SUPERVISOR_MODULE
 
 from .directory import start_detached
@@ -319,77 +314,6 @@ class ContainerContext:
                 "Omit --scheduler.",
             )
         return BrokerScheduler(self._socket)
-
-
-async def own_quota(environment: Mapping[str, str]) -> Quota | None:
-    """Return the limits of this user's jobs, and what is left; None for a scheduler without limits.
-
-    Raises
-    ------
-    GipfelError
-        The scheduler did not answer in time.
-    """
-    context = submission_context(environment)
-    scheduler = context.scheduler(context.default_setting("scheduler"))
-    if not isinstance(scheduler, QuotaFacts):
-        return None
-    found = await scheduler.quota(current_user_name())
-    return None if found == Quota() else found
-
-
-async def check_limits(scheduler: Scheduler, request: JobRequest) -> str:
-    """Check that no limit would keep a job waiting for ever, as the hub's form does.
-
-    Slurm accepts a job that exceeds a limit of its account, QoS or partition, and never starts it.
-
-    Returns
-    -------
-    str
-        How long the user's earlier jobs of this size waited, as a sentence; empty if that is not known. Also
-        empty if the scheduler does not answer: limits are then checked by the scheduler alone.
-
-    Raises
-    ------
-    GipfelError
-        The job exceeds a limit, which the message names.
-    """
-    if not isinstance(scheduler, QuotaFacts):
-        return ""
-    try:
-        quota = await scheduler.quota(request.user or current_user_name())
-        partitions = await scheduler.partitions()
-    except GipfelError:
-        return ""
-    default = next((each for each in partitions if each.default), None)
-    partition = next((each for each in partitions if each.name == request.partition), default)
-    _check_limits(request, quota, partition)
-    name = request.partition or (partition.name if partition else "")
-    waits = find_waits(quota.waits, name, request.nodes * request.gpus_per_node)
-    return f"Of your jobs like this on {name}, {bound_text(waits)}." if waits else ""
-
-
-def _check_limits(request: JobRequest, quota: Quota, partition: Partition | None) -> None:
-    job = requested_job(
-        request,
-        quota.choices,
-        partition,
-        nodes=request.nodes,
-        gpus=request.gpus_per_node,
-        cpus=request.cpus_per_task,
-    )
-    for limit in exceeded(job, quota.choices.limits):
-        raise GipfelError(
-            f"{problem_text(job, limit)} Slurm would never start this job.",
-            "Request less, or choose another account or QoS. `gipfel quota` shows all limits.",
-        )
-    limit_s = partition.time_limit_s if partition else None
-    seconds = parse_duration(request.time) if request.time else None
-    if partition and limit_s is not None and seconds is not None and seconds > limit_s:
-        raise GipfelError(
-            f"Partition {partition.name} allows {format_duration(limit_s)} (MaxTime), {request.time} "
-            "requested. Slurm would never start this job.",
-            "Request less time, or choose another partition.",
-        )
 
 
 def local_jobs_directory(environment: Mapping[str, str]) -> Path:

@@ -29,7 +29,8 @@ from gipfel_cluster.workloads.directory import (
 )
 from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
-from gipfel_cluster.workloads.submission import check_limits, submission_context
+from gipfel_cluster.workloads.quota import check_limits
+from gipfel_cluster.workloads.submission import submission_context
 
 from ...telemetry.files import read_regular
 from ..papermill.progress import Progress, read_progress
@@ -76,15 +77,26 @@ class TaskView(Frozen):
         return self.status.state or ("COMPLETED" if self.exit_status == 0 else "UNKNOWN")
 
 
-async def submit_notebook(job: NotebookJob, scheduler: Scheduler, environment: Mapping[str, str]) -> str:
+async def submit_notebook(
+    job: NotebookJob,
+    scheduler: Scheduler,
+    environment: Mapping[str, str],
+    report: Report = lambda _line: None,
+) -> str:
     """Submit a planned job, write its workload directory, and return its ID.
+
+    Parameters
+    ----------
+    report
+        Called with what the job starts with; see `check_limits`.
 
     Raises
     ------
     GipfelError
         The job exceeds a limit, or the scheduler refused it.
     """
-    await check_limits(scheduler, job.request)
+    if standing := await check_limits(scheduler, job.request, environment):
+        report(standing)
     job_id = await scheduler.submit(job.request)
     submission = SubmittedNotebook(
         job_id=job_id,
@@ -234,7 +246,7 @@ class BatchKind:
         job = plan_notebook_job(submission.options, environment=environment, directory=submission.directory)
         for line in job.notes:
             report(line)
-        job_id = run_sync(submit_notebook(job, scheduler_of(job, environment), environment))
+        job_id = run_sync(submit_notebook(job, scheduler_of(job, environment), environment, report))
         folder = submitted_folder(environment) / f"{job.scheduler}-{job_id}"
         return Workload.of(self.name, folder, read_state(folder, WorkloadState), job_id)
 

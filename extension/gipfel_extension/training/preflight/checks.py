@@ -13,7 +13,7 @@ from gipfel_cluster.image_verdict import Level, keep_verdict, policy_of
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.steps.container import step_job_from_environment
-from gipfel_cluster.workloads.submission import check_limits
+from gipfel_cluster.workloads.quota import check_limits
 
 from ..launches.launchers import launcher_of
 from ..papermill.notebook_file import find_kernel, is_native, requested_kernel
@@ -39,16 +39,16 @@ class LimitsCheck:
     name = "limits"
 
     def run(self, context: Context) -> CheckOutcome | None:
-        """Return a failure that names the limit, or how long such jobs have waited."""
+        """Return a failure that names the limit, or what the job starts with; see `check_limits`."""
         request = context.plan.request
         if request is None:
             return None
         try:
             scheduler = context.submission.scheduler(context.plan.scheduler)
-            waits = run_sync(check_limits(scheduler, request))
+            standing = run_sync(check_limits(scheduler, request, context.environment))
         except GipfelError as error:
             return CheckOutcome(check=self.name, verdict="fail", message=error.problem, fix=error.fix)
-        return CheckOutcome(check=self.name, verdict="pass", message=waits) if waits else None
+        return CheckOutcome(check=self.name, verdict="pass", message=standing) if standing else None
 
 
 class EdfCheck:
