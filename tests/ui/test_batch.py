@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 from lab_page import LabPage
 from notebook_files import write_notebook
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from test_hub_pages import serious_findings
 
 pytestmark = pytest.mark.browser
 
 _LIMIT_MS = 120_000
+#: Longer than the minute in the queue after which the start of a job is notified.
+_QUEUE_S = 63
 _BODY = """\
 import pathlib, time
 print("began", flush=True)
@@ -123,6 +125,17 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     expect(task).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)
     expect(task).to_contain_text("4 of 4 cells")
     assert "heard the mountain" in (root / "in-run.ipynb").read_text()
+    ended = page.locator(".Toastify__toast", has_text="has ended")
+    expect(ended).to_contain_text("It completed after", timeout=_LIMIT_MS)
+    expect(ended.get_by_role("button", name="Show workload")).to_be_visible()
+    screenshot(page, "36-batch-ended")
+    # Two runs, one after the other: the first one waits for a file.
+    (root / "go").unlink()
+    page.locator("#jp-main-dock-panel .lm-TabBar-tabLabel", has_text="in.ipynb").click()
+    ask()
+    page.locator("input[name='parameter-text']").fill("* early,late")
+    page.get_by_role("button", name="Submit").click()
+    submitted = time.monotonic()
     # A reload loses nothing of the list.
     page.reload()
     expect(page.locator("#jupyterlab-splash")).to_have_count(0, timeout=_LIMIT_MS)
@@ -130,9 +143,35 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     expect(page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").first).to_be_visible(timeout=_LIMIT_MS)
     if not here.panel.is_visible():
         here.open_panel()
-    expect(jobs.locator("li").first).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)
+    expect(jobs.locator("li[data-state='COMPLETED']")).to_have_count(1, timeout=_LIMIT_MS)
+    expect(jobs.locator("li[data-state='PENDING']")).to_have_count(1, timeout=_LIMIT_MS)
+    # What was shown before the reload is not shown again.
+    expect(ended).to_have_count(0)
+    here.choose_theme("JupyterLab Dark")
+    page.wait_for_timeout(max(0.0, _QUEUE_S - (time.monotonic() - submitted)) * 1000)
+    (root / "go").touch()
+    _follow_the_queue(here, jobs, screenshot)
     assert here.errors == []
     context.close()
+
+
+def _follow_the_queue(lab: LabPage, jobs: Locator, screenshot: Callable[[Page, str], Path]) -> None:
+    """See in notifications that a job which waited has started, and that both have ended."""
+    page = lab.page
+    toasts = page.locator(".Toastify__toast")
+    started = toasts.filter(has_text="has started")
+    expect(started).to_contain_text("It waited 1 min in the queue.", timeout=_LIMIT_MS)
+    # Its run, and the one that did not wait.
+    late = re.search(r"\S+_1", started.inner_text())
+    assert late, started.inner_text()
+    screenshot(page, "37-batch-started-dark")
+    ended = toasts.filter(has_text="has ended")
+    for name in (late[0].strip("()"), late[0].strip("()").replace("_1", "_0")):
+        expect(ended.filter(has_text=name)).to_have_count(1, timeout=_LIMIT_MS)
+    screenshot(page, "38-batch-queue-ended-dark")
+    assert serious_findings(page, ".Toastify") == []
+    ended.first.get_by_role("button", name="Show workload").click()
+    expect(jobs.locator("li[data-state='COMPLETED']")).to_have_count(3)
 
 
 def _as_in_a_hub(route: Route) -> None:
