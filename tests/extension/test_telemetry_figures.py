@@ -220,6 +220,20 @@ def test_every_launch_has_a_line_of_its_own_named_by_its_number():
     assert static_image(figure)
 
 
+def test_lines_of_several_launches_and_ranks_are_named_alike():
+    logs = [
+        logged("loss", [1.0] * 9, rank=rank, start=launch, launch=f"run/{launch}")
+        for launch in (1, 2)
+        for rank in (0, 1)
+    ]
+    (row,) = metric_rows(UserMetrics(tuple(logs)))
+    labels = [each.line.label for each in row.lines]
+    assert labels == ["launch 1 · rank 0", "launch 2 · rank 0", "launch 2 · rank 1"]
+    alone = logged("loss", [1.0] * 9, start=0)
+    (row,) = metric_rows(UserMetrics((alone, *logs)))
+    assert [each.line.label for each in row.lines] == ["outside of launches · no rank", *labels]
+
+
 def test_newest_launches_are_drawn_and_labeled_with_their_run():
     many = UserMetrics(
         tuple(logged("loss", [1.0] * 9, start=n, launch=f"{'ab'[n % 2]}<b>/{n}") for n in range(20))

@@ -145,10 +145,12 @@ def _line(metrics: UserMetrics, drawn: list[UserMetric], metric: UserMetric) -> 
     launches = metrics.launches()
     style_index = launches.index(metric.launch) + max(0, metric.rank or 0)
     light, dark, dash = DEVICES[style_index % len(DEVICES)]
-    parts = [_launch_label(metric.launch, launches)] if len({each.launch for each in drawn}) > 1 else []
-    if metric.rank is not None and sum(each.launch == metric.launch for each in drawn) > 1:
-        parts.append(f"rank {metric.rank}")
-    return Line(f"metrics/{metric.name}", " \u00b7 ".join(parts) or "no rank", light, dark, dash, "", 1.0)
+    drawn_launches = {each.launch for each in drawn}
+    parts = [_launch_label(metric.launch, launches)] if len(drawn_launches) > 1 else []
+    # All lines of a row are named alike, although only the newest launch has several ranks.
+    if len(drawn) > len(drawn_launches):
+        parts.append("no rank" if metric.rank is None else f"rank {metric.rank}")
+    return Line(f"metrics/{metric.name}", " \u00b7 ".join(parts), light, dark, dash, "", 1.0)
 
 
 def _launch_label(launch: str, launches: tuple[str, ...]) -> str:
