@@ -258,6 +258,23 @@ def test_the_page_refuses_a_user_without_the_scope(
     assert answer.status == 403
 
 
+def _assert_name_and_clock(page: Page, digits: str = "") -> None:
+    """The page has Gipfel's name, and its times have the browser's zone or, by the button, UTC."""
+    bar = page.get_by_role("navigation", name="Registry")
+    expect(bar.get_by_role("link", name="Gipfel", exact=True)).to_have_attribute(
+        "href", re.compile("/hub/home$")
+    )
+    expect(bar).not_to_contain_text("JupyterHub")
+    assert page.title().endswith("· Gipfel")
+    time_of, clock = page.locator("main time").first, bar.locator("[data-gipfel-clock]")
+    expect(time_of).to_have_text(re.compile(f"{digits}.*P[SD]T$"))
+    expect(clock).to_have_text(re.compile("P[SD]T"))
+    clock.click()
+    expect(time_of).to_have_text(re.compile(f"{digits}.*UTC$"))
+    clock.click()
+    expect(time_of).to_have_text(re.compile("P[SD]T$"))
+
+
 def test_an_operator_reads_decides_and_copies(
     hub: HubProcess, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
 ) -> None:
@@ -273,6 +290,12 @@ def test_an_operator_reads_decides_and_copies(
     card = page.get_by_role("listitem").filter(has_text="A GPU has fallen off the bus")
     expect(card).to_contain_text("RESTART_BM")
     assert problems == []
+    _assert_name_and_clock(page)
+    # The time in a step's text too; the text of a ticket, which is sent elsewhere, keeps UTC.
+    expect(card.locator("p", has_text="2 reports by 2 users since")).to_contain_text(
+        re.compile("P[SD]T. Last")
+    )
+    expect(page.locator("main")).not_to_contain_text("UTC")
     screenshot(page, "registry-light")
     assert serious_findings(page) == []
     page.get_by_label("Toggle dark mode").click()
@@ -296,6 +319,12 @@ def test_an_operator_reads_decides_and_copies(
     assert serious_findings(page) == []
     page.get_by_role("link", name="Audit").click()
     expect(page.get_by_role("row").filter(has_text="dismiss").first).to_contain_text("olga")
+    # Local time with its zone's name, to the second, and in UTC by the button.
+    _assert_name_and_clock(page, r"\d\d:\d\d:\d\d\s[AP]M ")
+    page.set_viewport_size({"width": 320, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    screenshot(page, "registry-audit-320")
+    page.set_viewport_size({"width": 1400, "height": 900})
     screenshot(page, "registry-audit")
     assert serious_findings(page) == []
     assert problems == []

@@ -7,18 +7,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from many_nodes import record_node
+from many_nodes import Made, fine_samples, node_samples, record_node
 from playwright.sync_api import expect
 from test_hub_pages import serious_findings
 
 pytestmark = pytest.mark.browser
 
 
-def report_of(folder: Path, gpus: int = 4) -> Path:
-    run = folder / "alps-1"
+_LONG_NAME = "local-20261122T131204-48812-train-7b-with-fused-optimizer"
+
+
+def report_of(folder: Path, gpus: int = 4, name: str = "alps-1", made: Made = node_samples) -> Path:
+    run = folder / name
     telemetry = run / "telemetry"
     telemetry.mkdir(parents=True)
-    record_node(telemetry, 120, gpus=gpus)
+    record_node(telemetry, 120, gpus=gpus, made=made, fine=made is fine_samples)
     made = folder / "r.html"
     argv = [sys.executable, "-m", "gipfel_extension.cli", "report", str(run), "-o", str(made)]
     environment = {**os.environ, "HOME": str(folder)}
@@ -71,6 +74,33 @@ def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screensho
     screenshot(page, "report")
     assert problems == []
     assert [url for url in asked if not url.startswith(("file://", "blob:", "data:"))] == []
+
+
+def test_losses_are_in_order_the_runs_name_is_whole_and_evidence_is_drawn(tmp_path, new_page, screenshot):
+    file = report_of(tmp_path, name=_LONG_NAME, made=fine_samples)
+    page = new_page()
+    page.goto(f"file://{file}")
+    expect(page.locator(".plot.js-plotly-plot")).to_have_count(page.locator(".plot").count())
+    for shown in (page.locator(".about"), page.locator("p", has_text="Saturation")):
+        expect(shown.first).to_contain_text(_LONG_NAME)
+    assert _LONG_NAME in page.title()
+    losses = page.locator("#score p", has_text="points lost:").inner_text()
+    points = [int(number) for number in re.findall(r"[a-z] (\d+)", losses)]
+    assert len(points) > 2
+    assert points == sorted(points, reverse=True)
+    # Each metric that a piece of evidence names is a line of its figure.
+    figures = page.locator("#advice figure")
+    assert figures.count() > 1
+    for figure in figures.all():
+        named = figure.locator("figcaption").inner_text().rpartition(": ")[2].rstrip(".").split(", ")
+        drawn = figure.locator(".plot").evaluate("plot => plot.data.map(each => each.name)")
+        assert set(named) <= set(drawn), figure.inner_text()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        screenshot(page, f"report-losses-{scheme}")
+        figures.first.scroll_into_view_if_needed()
+        screenshot(page, f"report-evidence-{scheme}")
+        page.evaluate("scrollTo(0, 0)")
 
 
 #: Script that returns the texts of a figure that overlap its legend.

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler
+from markupsafe import Markup, escape
 from sqlalchemy.exc import SQLAlchemyError
 from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
@@ -47,6 +49,8 @@ _HERE = Path(__file__).parent
 # Seconds for which the hub's answer about a token is cached; a revoked token stays valid for as long.
 _TOKEN_CACHE_S = 60
 _NAME = r"([^/]{1,255})"
+# Times in the texts of steps and of the audit log.
+_UTC_IN_TEXT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d) UTC")
 
 
 class NotFoundHandler(PageHandler):
@@ -67,7 +71,7 @@ def make_app(registry: Registry, *, prefix: str) -> Application:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters["utc"] = _utc
+    pages.filters |= {"utc": _utc, "with_times": _with_times}
     routes: list[tuple[Any, ...]] = [
         (r"", OverviewHandler),
         (r"nodes/" + _NAME + "/" + _NAME, NodePageHandler),
@@ -96,6 +100,12 @@ def make_app(registry: Registry, *, prefix: str) -> Application:
 def _utc(iso: str) -> str:
     """Return an ISO time in UTC in a form for pages."""
     return iso.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _with_times(text: str) -> Markup:
+    """Return the text as HTML whose times in UTC are elements that a page shows in its own time zone."""
+    element = r'<time class="gipfel-local" datetime="\1T\2Z" data-show="moment">\g<0></time>'
+    return Markup(_UTC_IN_TEXT.sub(element, str(escape(text))))  # noqa: S704 - the text is escaped
 
 
 # Limit for the body of any request; a report of a sender with the scope `write` may be larger.

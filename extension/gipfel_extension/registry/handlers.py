@@ -139,12 +139,11 @@ class PageHandler(RegistryHandler):
     def show(self, template: str, **values: Any) -> None:
         """Render a page."""
         environment: Environment = self.settings["pages"]
-        hub = self.hub_auth
+        auth = self.hub_auth
         self.finish(
             environment.get_template(template).render(
                 prefix=self.settings["prefix"],
-                hub_static=f"{hub.hub_host}{hub.hub_prefix}static",
-                hub_home=f"{hub.hub_host}{hub.hub_prefix}home",
+                hub=f"{auth.hub_host}{auth.hub_prefix}",
                 **values,
             )
         )

@@ -20,7 +20,8 @@ window.gipfelTime = (() => {
     return names.find((name) => !OFFSET.test(name)) || names[0];
   }
 
-  /** Return a moment as `moment` (date and time), `near` (without today's date) or `clock` (with seconds). */
+  /** Return a moment as `moment` (date and time), `second` (with seconds), `near` (without today's date) or `clock`
+   * (hours to seconds). */
   function format(moment, show) {
     if (show === "clock") {
       const options = { hour: "2-digit", minute: "2-digit", second: "2-digit", ...chosen() };
@@ -28,6 +29,9 @@ window.gipfelTime = (() => {
     }
     const now = new Date();
     const options = { hour: "2-digit", minute: "2-digit", ...chosen() };
+    if (show === "second") {
+      options.second = "2-digit";
+    }
     if (show !== "near" || moment.toDateString() !== now.toDateString()) {
       Object.assign(options, { month: "short", day: "numeric" });
       if (moment.getFullYear() !== now.getFullYear()) {
@@ -44,7 +48,7 @@ window.gipfelTime = (() => {
         continue;
       }
       each.dataset.zone = zone(moment);
-      each.title = `${each.dataset.prefix || ""}${format(moment, "moment")}`;
+      each.title = `${each.dataset.prefix || ""}${format(moment, each.dataset.show === "second" ? "second" : "moment")}`;
       if (each.dataset.show) {
         each.textContent = format(moment, each.dataset.show);
       }
