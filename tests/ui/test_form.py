@@ -159,8 +159,10 @@ def test_a_time_says_what_it_means(pages: HubPages, screenshot: Screenshot) -> N
         expect(words).to_have_text(meant)
         assert time.evaluate("each => each.checkValidity()")
         if given == "2h":
-            time.scroll_into_view_if_needed()
-            screenshot(pages.page, "09-form-time")
+            for scheme in ("dark", "light"):
+                pages.page.emulate_media(color_scheme=scheme)
+                time.scroll_into_view_if_needed()
+                screenshot(pages.page, f"09-form-time-{scheme}")
     time.fill("2 moons")
     expect(words).to_have_text("✗ not a valid time:")
     assert not time.evaluate("each => each.checkValidity()")

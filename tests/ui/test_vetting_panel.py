@@ -105,11 +105,25 @@ def test_a_real_run_is_followed_to_its_report(
     lab.page.mouse.move(5, 5)
     expect(vetting.locator(".jp-Gipfel-vetting-reason")).to_contain_text("host memory: pass")
     assert vetting.locator("td[tabindex='0']").count() == 1
-    # A job of one node has no other to measure with.
-    untested = vetting.locator("td[data-verdict=not_applicable]").first
-    untested.focus()
-    expect(vetting.locator(".jp-Gipfel-vetting-reason")).to_contain_text("not applicable.")
-    screenshot(lab.page, "31-vetting-report")
+    # What needs another node or a GPU has not passed: it does not apply.
+    reason = vetting.locator(".jp-Gipfel-vetting-reason")
+    reasons = []
+    for cell in vetting.locator("tbody td").all():
+        cell.focus()
+        is_tested = cell.get_attribute("data-verdict") != "not_applicable"
+        expect(cell).to_have_text("✓" if is_tested else "\u2013")
+        expect(reason).to_contain_text(": pass" if is_tested else ": not applicable.")
+        reasons.append(reason.inner_text())
+    alone = [each for each in reasons if "The job has one node" in each]
+    assert alone
+    assert all("not applicable" in each for each in alone)
+    (cpus,) = [each for each in reasons if "may be used" in each]
+    assert re.search(r"\d CPUs? may be used\.", cpus), cpus
+    for theme in ("Dark", "Light"):
+        lab.choose_theme(f"JupyterLab {theme}")
+        vetting.locator("td[data-verdict=not_applicable]").first.focus()
+        expect(reason).to_contain_text("not applicable.")
+        screenshot(lab.page, f"31-vetting-report-{theme.lower()}")
 
 
 def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_faulty_component(
