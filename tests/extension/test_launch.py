@@ -24,13 +24,8 @@ from gipfel_extension.training.launches.allocation import (
     held_gpus,
     launches_in_job,
 )
-from gipfel_extension.training.launches.launchers import (
-    LAUNCHERS,
-    Attempt,
-    addresses_of,
-    check_attempt,
-    launcher_of,
-)
+from gipfel_extension.training.launches.attempt import addresses_of, check_attempt
+from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt, launcher_of
 from gipfel_extension.training.launches.logs import read_logs, read_progress
 from gipfel_extension.training.record import (
     LaunchState,

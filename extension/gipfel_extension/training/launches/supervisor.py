@@ -36,9 +36,9 @@ from .allocation import (
     stage_for_launch,
     vetted_nodes,
 )
-from .attempt import RunningAttempt, tracking_variables
+from .attempt import RunningAttempt, addresses_of, check_attempt, free_port, tracking_variables
 from .hang_watch import HangWatch, report_end
-from .launchers import Attempt, addresses_of, check_attempt, free_port, launcher_of
+from .launchers import Attempt, launcher_of
 from .logs import LogTimes, metrics_of_logs
 
 _COMMAND_S = 30.0
