@@ -18,6 +18,7 @@ from gipfel_cluster.steps.spec import NODES_VARIABLE, RANKS_VARIABLE
 from gipfel_cluster.workloads.directory import MAX_BYTES
 
 from ...telemetry.files import read_tail
+from ..record import LaunchState
 from ..record.spec import LaunchPlan
 from .launchers import Attempt, launcher_of
 
@@ -180,30 +181,36 @@ class RunningAttempt:
 
     Parameters
     ----------
+    state
+        State of the launch, with its nodes and their GPUs.
+    restarts
+        Number of restarts that are left.
     extra
         Additional content of ``attempt.json``.
-    max_rejoins
-        Maximum number of restarts of nodes that have left.
+
+    Raises
+    ------
+    GipfelError
+        The nodes can't reach each other, or have no free port.
     """
 
     def __init__(
         self,
         plan: LaunchPlan,
-        attempt: Attempt,
+        state: LaunchState,
         *,
         setting: StepJob,
         environment: Mapping[str, str],
-        gpus: Mapping[str, tuple[int, ...]],
+        restarts: int,
         extra: Mapping[str, object],
-        max_rejoins: int,
     ) -> None:
         self._plan = plan
-        self._attempt = attempt
         self._setting = setting
         self._environment = environment
-        self._gpus = dict(gpus)
+        self._gpus = dict(state.gpus)
         self._launcher = launcher_of(plan.spec.launcher)
-        self._max_rejoins = max_rejoins
+        self._max_rejoins = plan.spec.restarts if self._launcher.restarts_itself else 0
+        self._attempt = self._meeting(state, restarts)
         self._key = secrets.token_hex(32)
         self._left_at: dict[str, float] = {}
         self.rejoined = 0
@@ -211,6 +218,30 @@ class RunningAttempt:
         self._steps: dict[str, StepHandle] = {}
         self._starts: dict[str, int] = {}
         self._write(extra)
+
+    def _meeting(self, state: LaunchState, restarts: int) -> Attempt:
+        """Return the attempt with the address and the port at which its ranks meet."""
+        spec, job, nodes = self._plan.spec, self._setting.slurm_job, state.nodes
+        has_devices = any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd"))
+        attempt = Attempt(
+            number=state.attempt,
+            nodes=nodes,
+            addresses=addresses_of(nodes, self._environment, slurm=bool(job)),
+            port=free_port(nodes[0], self._setting, Path(self._plan.host_folder), self._environment),
+            ranks_per_node=spec.gpus_per_node,
+            nodes_min=min(spec.nodes_min or len(nodes), len(nodes)),
+            restarts=restarts,
+            run_id=f"{job or 'here'}-{state.number}-{state.attempt}",
+            gpu_bound=bool(self._gpus) and has_devices,
+            join_timeout_s=spec.join_timeout_s,
+        )
+        check_attempt(attempt)
+        return attempt
+
+    @property
+    def endpoint(self) -> str:
+        """Return address and port of the store."""
+        return self._attempt.endpoint
 
     def start(self) -> None:
         """Start the steps.
@@ -306,6 +337,7 @@ class RunningAttempt:
         attempt, launcher = self._attempt, self._launcher
         content = {
             **extra,
+            "resume": self._plan.spec.resume or bool(attempt.number),
             "number": attempt.number,
             "per": launcher.per,
             "commands": [launcher.command(attempt, index) for index in range(len(attempt.nodes))],

@@ -36,9 +36,8 @@ from .allocation import (
     stage_for_launch,
     vetted_nodes,
 )
-from .attempt import RunningAttempt, addresses_of, check_attempt, free_port, tracking_variables
+from .attempt import RunningAttempt, tracking_variables
 from .hang_watch import HangWatch, report_end
-from .launchers import Attempt, launcher_of
 from .logs import LogTimes, metrics_of_logs
 
 _COMMAND_S = 30.0
@@ -171,7 +170,7 @@ class Supervisor:
         stage_for_launch(self._plan, self._setting, nodes, self._environment, self._report_staging)
         silent = 0
         while not self._stop_requested():
-            running = self._start_attempt(nodes, gpus)
+            running = self._start_attempt()
             status = self._follow(running)
             restarts = self._restarts(running)
             if self._stop_requested():
@@ -229,38 +228,21 @@ class Supervisor:
             self._change(reason=text)
         return self._stop_requested() or bool(self._stop_signal)
 
-    def _start_attempt(self, nodes: tuple[str, ...], gpus: Mapping[str, tuple[int, ...]]) -> RunningAttempt:
-        spec, setting = self._plan.spec, self._setting
-        slurm = bool(setting.slurm_job)
-        attempt = Attempt(
-            number=self._state.attempt,
-            nodes=nodes,
-            addresses=addresses_of(nodes, self._environment, slurm=slurm),
-            port=free_port(nodes[0], setting, self._folder, self._environment),
-            ranks_per_node=spec.gpus_per_node,
-            nodes_min=min(spec.nodes_min or len(nodes), len(nodes)),
-            restarts=max(0, spec.restarts - self._earlier_restarts),
-            run_id=f"{setting.slurm_job or 'here'}-{self._state.number}-{self._state.attempt}",
-            gpu_bound=bool(gpus) and any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd")),
-            join_timeout_s=spec.join_timeout_s,
-        )
-        check_attempt(attempt)
+    def _start_attempt(self) -> RunningAttempt:
         running = RunningAttempt(
             self._plan,
-            attempt,
-            setting=setting,
+            self._state,
+            setting=self._setting,
             environment=self._environment,
-            gpus=gpus,
+            restarts=max(0, self._plan.spec.restarts - self._earlier_restarts),
             extra={
-                "resume": spec.resume or bool(attempt.number),
                 "notebook": self._notebook(),
-                "run": setting.run,
+                "run": self._setting.run,
                 "tracking": self._tracking(),
             },
-            max_rejoins=spec.restarts if launcher_of(spec.launcher).restarts_itself else 0,
         )
         running.start()
-        self._change(endpoint=attempt.endpoint, reason="")
+        self._change(endpoint=running.endpoint, reason="")
         return running
 
     def _tracking(self) -> dict[str, str]:
