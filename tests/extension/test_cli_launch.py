@@ -47,7 +47,7 @@ def test_a_launch_loads_nothing_heavy_on_its_way_to_the_ranks() -> None:
     code = """
 import sys
 import gipfel_extension.cli.main, gipfel_extension.cli.launch, gipfel_extension.cli.launch_view
-import gipfel_extension.training.launch, gipfel_extension.training.launches.__main__
+import gipfel_extension.training.launch, gipfel_extension.training.launches.supervisor
 import gipfel_cluster.scheduler.supervisor, gipfel_cluster.job.runner, gipfel_cluster.steps.supervisor
 heavy = "numpy pandas pyarrow plotly torch IPython zmq tornado papermill nbformat nbclient sqlalchemy"
 heavy += " jupyter_core jupyter_client jupyter_server jupyterlab jupyterhub ipywidgets prometheus_client"

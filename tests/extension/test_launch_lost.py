@@ -16,10 +16,9 @@ from gipfel_cluster.process.tree import Process
 from gipfel_cluster.scheduler import JobStatus, LocalScheduler, Scheduler
 from gipfel_cluster.workloads.directory import LOCK, hold_supervisor_lock, is_supervised, refresh_queued_state
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.launches.allocation import excluded_nodes, held_gpus
+from gipfel_extension.training.launches.allocation import excluded_nodes, held_gpus, requeue
 from gipfel_extension.training.launches.logs import LogTimes, read_logs, read_progress, read_training_curve
 from gipfel_extension.training.launches.notebook import resumes
-from gipfel_extension.training.launches.supervisor import requeue
 from gipfel_extension.training.record import LaunchState, read_state, refresh_state, write_state
 from gipfel_extension.training.record.spec import LaunchSpec
 from gipfel_extension.vetting.history.queries import Exclusion, Exclusions

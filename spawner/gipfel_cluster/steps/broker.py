@@ -30,7 +30,7 @@ from .spec import StepPlan, StepSpec
 _MAX_STEPS = 64
 #: Seconds after the step's grace period in which its supervisor must have ended.
 _END_S = 45.0
-LAUNCH_SUPERVISOR_MODULE = "gipfel_extension.training.launches"
+LAUNCH_SUPERVISOR_MODULE = "gipfel_extension.training.launches.supervisor"
 TRANSFER_SUPERVISOR_MODULE = "gipfel_extension.data.stage.supervisor"
 LOG = "supervisor.log"
 

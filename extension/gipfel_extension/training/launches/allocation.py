@@ -1,4 +1,4 @@
-"""Allocation of a launch: nodes that pass its vetting, and GPUs that no other launch of the job holds."""
+"""Allocation of a launch: nodes that pass its vetting, GPUs that no other launch holds, and requeueing."""
 
 import contextlib
 import fcntl
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 VETTING_REPORT, VETTING_LOG, VETTING_PROTOCOL = "vetting.json", "vetting.log", "vetting.yaml"
 _LOOK_S = 0.5
 _END_S = 30.0
+_REQUEUE_S = 30.0
 _LOCK = ".lock"
 #: A launch whose state was updated within this time counts as alive.
 _SILENT_NS = 60 * 10**9
@@ -219,6 +220,25 @@ def allocation_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def requeue(job: str, environment: Mapping[str, str]) -> bool:
+    """Requeue the job, which also ends this process; return whether Slurm accepted the request.
+
+    Slurm may end ``scontrol`` with the job before it gets a response.
+    """
+    try:
+        done = subprocess.run(
+            ("scontrol", "requeue", job),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_REQUEUE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode <= 0
 
 
 def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped: Callable[[], bool]) -> int:

@@ -343,7 +343,7 @@ def _request(
     try:
         job = JobSpec(
             kind="launch",
-            command=(PYTHON, "-I", "-m", "gipfel_extension.training.launches", plan.host_folder),
+            command=(PYTHON, "-I", "-m", "gipfel_extension.training.launches.supervisor", plan.host_folder),
             cluster=plan.cluster,
             edf=plan.edf,
             engine=plan.engine or "bubblewrap",

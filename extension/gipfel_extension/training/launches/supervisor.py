@@ -1,9 +1,13 @@
-"""Supervisor of a launch: it starts and restarts ranks, writes the state, and requeues the job."""
+"""Supervisor of a launch: it starts and restarts ranks, writes the state, and requeues the job.
+
+``python -I -m gipfel_extension.training.launches.supervisor FOLDER [-]`` supervises a launch, on its host.
+With ``-`` the job (`StepJob`) is the first line of standard input, as JSON; else it follows from this
+process's variables.
+"""
 
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -12,9 +16,12 @@ from pathlib import Path
 from gipfel_cluster.job.recording import track_begin
 from gipfel_cluster.job.time_limit import TimeLimit
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.steps import StepJob
+from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.steps.tasks import last_line
+from gipfel_cluster.workloads.directory import hold_supervisor_lock
 
 from ..record import (
     STOP,
@@ -33,6 +40,7 @@ from .allocation import (
     choose_gpus,
     granted_gpus,
     held_gpus,
+    requeue,
     stage_for_launch,
     vetted_nodes,
 )
@@ -40,7 +48,6 @@ from .attempt import RunningAttempt, tracking_variables
 from .hang_watch import HangWatch, report_end
 from .logs import LogTimes, metrics_of_logs
 
-_COMMAND_S = 30.0
 _LOOK_S = 0.5
 _UPDATE_S = 10.0
 #: Seconds that Slurm and this process need in addition to the ranks' time for a checkpoint.
@@ -357,25 +364,35 @@ class Supervisor:
         return state
 
 
-def requeue(job: str, environment: Mapping[str, str]) -> bool:
-    """Requeue the job, which also ends this process; return whether Slurm accepted the request.
-
-    Slurm may end ``scontrol`` with the job before it gets a response.
-    """
-    done = _run(("scontrol", "requeue", job), environment)
-    return done is not None and done.returncode <= 0
-
-
-def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | None:
+def main(arguments: list[str]) -> int:
+    """Supervise a launch to its end."""
+    folder = Path(arguments[0])
     try:
-        return subprocess.run(
-            argv,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+        with hold_supervisor_lock(folder):
+            return _supervise(folder, job_on_stdin=arguments[1:] == ["-"])
+    except GipfelError as error:
+        # Another supervisor holds the lock and writes the state.
+        sys.stderr.write(f"gipfel: {error}\n")
+        return 1
+
+
+def _supervise(folder: Path, *, job_on_stdin: bool) -> int:
+    try:
+        if job_on_stdin:
+            setting = StepJob.model_validate_json(sys.stdin.readline())
+        else:
+            setting = step_job_from_environment(os.environ)
+        return Supervisor(folder, setting, os.environ).run()
+    except (GipfelError, OSError, ValueError) as error:
+        sys.stderr.write(f"gipfel: {error}\n")
+        with contextlib.suppress(GipfelError, OSError):
+            state = read_state(folder)
+            ended = {"phase": "ended", "outcome": "failed", "exit_status": 1, "reason": str(error)}
+            state = state.model_copy(update={**ended, "ended_ns": time.time_ns(), "gpus": {}})
+            report_end(folder, write_state(folder, state), os.environ)
+        return 1
+
+
+if __name__ == "__main__":
+    allow_forks()
+    sys.exit(main(sys.argv[1:]))
