@@ -211,7 +211,7 @@ def communication(which: str, *, now: bool, as_document: bool) -> int:
     from ..communication import read_communication  # noqa: PLC0415
     from ..training.launches.hang_cause import read_document  # noqa: PLC0415
     from ..training.record import find_folder  # noqa: PLC0415
-    from .launch_view import request_dumps  # noqa: PLC0415
+    from .looks import request_dumps  # noqa: PLC0415
 
     try:
         is_directory = bool(which) and Path(which).is_dir()

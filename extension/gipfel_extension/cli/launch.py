@@ -296,29 +296,6 @@ def stop(*, which: str) -> int:
     return stop_one(which)
 
 
-@click.command(
-    "flight-recorder",
-    epilog=examples("gipfel flight-recorder 3 --now", "gipfel flight-recorder ./dumps --json"),
-)
-@click.argument("which", metavar="[ID|DIR]", default="")
-@click.option("--now", is_flag=True, help="Make the running ranks write their dumps first.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
-    """Find the ranks that cause a hang, from dumps of PyTorch's flight recorder.
-
-    ID is a launch, by default the newest; DIR a directory with dumps of any job, pickle or JSON, whose names
-    end in the rank. The first line names the cause, its ranks, and how many ranks wait for them.
-
-    "Host side" means that a rank has not made a call in which others wait; "device side" means that it has
-    made the call, but its GPU has not finished it. Dumps are never unpickled.
-
-    Exit status: 0 a cause is found, or no rank waits; 1 the dumps don't show one; 2 they can't be read.
-    """
-    from .launch_view import show_flight  # noqa: PLC0415
-
-    return show_flight(which, now=now, as_json=as_json)
-
-
 def _here() -> Path:
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,10 @@ from gipfel_cluster.model import GipfelError, pluralize
 from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
 from ..training.launches.logs import Cursor, last_lines, read_logs
-from ..training.record import STATE, LaunchState, find_folder, known_folders
+from ..training.record import LaunchState, find_folder, known_folders
 from .terminal import Status, follow_logs, print_line, print_logs, printable, report_line, shorten
 
-#: Seconds to wait for dumps; ranks check for requests once a second.
-_DUMP_S = 3.0
 _MAX_FILES = 16
-#: Exit status of `gipfel flight-recorder` for dumps that can't be read.
-_UNREADABLE = 2
 # Bytes read at a time when a whole log is printed: of all ranks together, and at least of one rank.
 _PAGE_BYTES, _MIN_BYTES = 16 << 20, 1 << 20
 
@@ -162,45 +157,6 @@ def stop_one(which: str) -> int:
         return 1
     report_line(f"launch {launch.folder.name} is stopped.")
     return 0
-
-
-def show_flight(which: str, *, now: bool, as_json: bool) -> int:
-    """Print the ranks that others wait for; with JSON output, problems with single files are on stderr."""
-    from ..training.flight_recorder import report_of  # noqa: PLC0415
-
-    try:
-        is_directory = bool(which) and Path(which).is_dir()
-        folder = Path(which) if is_directory else find_folder(which, os.environ)
-        if now:
-            request_dumps(folder)
-        report = report_of(folder)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
-    if not as_json:
-        for line in report.lines:
-            click.echo(printable(line, colours=False))
-        return report.exit_status
-    click.echo(json.dumps(report.document))
-    if report.reason:
-        report_line(f"Cannot tell, because {report.reason}")
-    for line in report.unreadable[:_MAX_FILES]:
-        report_line(f"can't be read: {line}")
-    return report.exit_status
-
-
-def request_dumps(folder: Path) -> None:
-    """Make the running ranks of a launch write their dumps, and wait for them.
-
-    Raises
-    ------
-    GipfelError
-        The directory is not that of a launch.
-    """
-    if not (folder / STATE).exists():
-        raise GipfelError(f"{folder} is not a launch.", "--now is for launches: name one by its ID.")
-    (folder / "dump").touch(mode=0o600)
-    time.sleep(_DUMP_S)
 
 
 def _headline(state: Any) -> str:

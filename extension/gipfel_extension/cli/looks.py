@@ -1,9 +1,10 @@
-"""``gipfel stacks``, ``trace`` and ``memory``: request stacks, traces or snapshots from running ranks."""
+"""``gipfel stacks``, ``trace``, ``memory`` and ``flight-recorder``: look into the ranks of a launch."""
 
 import json
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,11 @@ _STACKS_S = 60.0
 #: Longest wait for a trace, in seconds; a little longer than ranks wait for its steps.
 _STEPS_S = 630.0
 _MOST_FRAMES = 40
+#: Seconds to wait for dumps; ranks check for requests once a second.
+_DUMP_S = 3.0
+_MAX_FILES = 16
+#: Exit status of `gipfel flight-recorder` for dumps that can't be read.
+_UNREADABLE = 2
 #: Files of Gipfel and Python that run the user's script; their frames are not shown.
 _STARTERS = re.compile(r"/launches/[0-9]+/(run|program|step_hooks)\.py$|^<frozen runpy>$|/runpy\.py$")
 _SPEEDSCOPE = "https://www.speedscope.app"
@@ -140,6 +146,68 @@ def memory(*, which: str, ranks: str, steps: int, **options: Any) -> int:
     Exit status: 0 every rank answered, 1 one did not, 2 the command can't be carried out.
     """
     return _run(which, ranks, "memory", {"steps": steps}, **options)
+
+
+@click.command(
+    "flight-recorder",
+    epilog=examples("gipfel flight-recorder 3 --now", "gipfel flight-recorder ./dumps --json"),
+)
+@click.argument("which", metavar="[ID|DIR]", default="")
+@click.option("--now", is_flag=True, help="Make the running ranks write their dumps first.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
+    """Find the ranks that cause a hang, from dumps of PyTorch's flight recorder.
+
+    ID is a launch, by default the newest; DIR a directory with dumps of any job, pickle or JSON, whose names
+    end in the rank. The first line names the cause, its ranks, and how many ranks wait for them.
+
+    "Host side" means that a rank has not made a call in which others wait; "device side" means that it has
+    made the call, but its GPU has not finished it. Dumps are never unpickled.
+
+    Exit status: 0 a cause is found, or no rank waits; 1 the dumps don't show one; 2 they can't be read.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..training.flight_recorder import report_of  # noqa: PLC0415
+    from ..training.record import find_folder  # noqa: PLC0415
+
+    try:
+        is_directory = bool(which) and Path(which).is_dir()
+        folder = Path(which) if is_directory else find_folder(which, os.environ)
+        if now:
+            request_dumps(folder)
+        report = report_of(folder)
+    except GipfelError as error:
+        report_line(str(error))
+        return _UNREADABLE
+    if not as_json:
+        for line in report.lines:
+            click.echo(printable(line, colours=False))
+        return report.exit_status
+    click.echo(json.dumps(report.document))
+    if report.reason:
+        report_line(f"Cannot tell, because {report.reason}")
+    for line in report.unreadable[:_MAX_FILES]:
+        report_line(f"can't be read: {line}")
+    return report.exit_status
+
+
+def request_dumps(folder: Path) -> None:
+    """Make the running ranks of a launch write their dumps, and wait for them.
+
+    Raises
+    ------
+    GipfelError
+        The directory is not that of a launch.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..training.record import STATE  # noqa: PLC0415
+
+    if not (folder / STATE).exists():
+        raise GipfelError(f"{folder} is not a launch.", "--now is for launches: name one by its ID.")
+    (folder / "dump").touch(mode=0o600)
+    time.sleep(_DUMP_S)
 
 
 def _run(

@@ -36,11 +36,9 @@ _MODULES = {
     ),
     "image": ("image",),
     "io": ("io",),
-    "launch": (
-        "flight_recorder",
-        "launch",
-    ),
+    "launch": ("launch",),
     "looks": (
+        "flight_recorder",
         "memory",
         "stacks",
         "trace",
