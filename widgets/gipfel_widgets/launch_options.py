@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.cli.launch import start
-from gipfel_extension.cli.launch_spec import build_spec
+from gipfel_extension.cli.launch import build_spec, start
 from gipfel_extension.training.record.spec import LaunchSpec
 
 _MAX_DEPTH = 32

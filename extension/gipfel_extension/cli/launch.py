@@ -1,15 +1,19 @@
 """``gipfel launch``: distributed training on free GPUs of this job, or in a new job."""
 
 import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gipfel_cluster.process.fork import allow_forks
 
-from .data_stage import stage_options
+from .data_stage import stage_of_options, stage_options
 from .terminal import examples, report_line
+
+if TYPE_CHECKING:
+    from ..training.record.spec import LaunchSpec
 
 _KILL_HOLDERS = (
     "End your other processes in this job that hold its GPUs, such as kernels; each is listed first."
@@ -224,7 +228,6 @@ def start(**options: Any) -> int:
     allow_forks()
     from ..training.launch import DryRun  # noqa: PLC0415 - pydantic, which --help can do without
     from ..training.launch import launch as start_launch  # noqa: PLC0415
-    from .launch_spec import build_spec  # noqa: PLC0415
 
     wait, dry_run, kill_holders = (options.pop(name) for name in ("wait", "dry_run", "kill_holders"))
     made = start_launch(
@@ -245,6 +248,92 @@ def start(**options: Any) -> int:
     from .launch_view import follow  # noqa: PLC0415
 
     return follow(made)
+
+
+def build_spec(options: dict[str, Any], *, code: str = "") -> "LaunchSpec":
+    """Return the spec of a launch.
+
+    Parameters
+    ----------
+    options
+        Values by the names of the command's parameters; ``parameters`` has pairs of a name and a text or a
+        JSON value.
+    code
+        Source of a cell, if no script, module or notebook is given.
+
+    Raises
+    ------
+    GipfelError
+        The options contradict each other.
+    click.UsageError
+        No program is given, or the value of an option is not valid.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415 - --help can do without it
+
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..training.record.spec import LaunchSpec, nodes_range, parameter_value  # noqa: PLC0415
+
+    options = dict(options)
+    words, module = options.pop("words"), options.pop("module")
+    if not words and not module and not code.strip():
+        raise click.UsageError("There is nothing to run. Give -- SCRIPT ARGS.")
+    if (words or module) and code.strip():
+        raise click.UsageError("Both the cell's code and a program are given. Remove one of them.")
+    parameters = {
+        name: parameter_value(value) if isinstance(value, str) else value
+        for name, value in options.pop("parameters")
+    }
+    parameters |= options.pop("values", {})
+    options["network"] = gate_of_options(options)
+    options["stage"] = stage_of_options(options)
+    variables = {}
+    for each in options.pop("environment"):
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--env takes NAME=VALUE, not {each!r}.")
+        variables[name] = value
+    try:
+        nodes, min_nodes = nodes_range(options.pop("nodes"))
+        what = _what(words, module, code, parameters)
+        name = options.pop("name") or Path(what.get("target", "cell")).stem[:60] or "launch"
+        kept = re.sub(r"[^A-Za-z0-9._-]", "-", name)
+        return LaunchSpec(
+            **what,
+            name=kept.lstrip("._-") or "launch",
+            nodes=nodes,
+            nodes_min=min_nodes,
+            environment=variables,
+            preflight=not options.pop("no_preflight"),
+            **options,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        why = f"{where}: " if where else ""
+        why += first["msg"].removeprefix("Value error, ")
+        raise GipfelError(f"The launch is not valid: {why}.", "See `gipfel launch --help`.") from None
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from None
+
+
+def gate_of_options(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Remove the gate options from a command's options and return them; None if they declare no gate."""
+    hosts = tuple(options.pop("allowed_hosts", ()))
+    closed, mode = options.pop("no_network", False), options.pop("gate_mode", "refuse")
+    if closed and hosts:
+        raise click.UsageError("--no-network allows no host. Leave out --allow-host.")
+    return {"allow": hosts, "mode": mode} if hosts or closed else None
+
+
+def _what(words: tuple[str, ...], module: str, code: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    if module:
+        return {"kind": "module", "target": module, "arguments": words, "parameters": parameters}
+    if not words:
+        return {"kind": "cell", "code": code, "parameters": parameters}
+    first, *others = words
+    kind = "notebook" if first.endswith(".ipynb") else "script"
+    return {"kind": kind, "target": first, "arguments": tuple(others), "parameters": parameters}
 
 
 @launch.command("list", epilog=examples("gipfel launch list --all --json"))

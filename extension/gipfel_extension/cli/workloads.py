@@ -172,7 +172,7 @@ def _planned(options: dict[str, Any]) -> "NotebookJob":
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     from ..training.batch import NotebookOptions, plan_notebook_job  # noqa: PLC0415
-    from .launch_spec import gate_of_options  # noqa: PLC0415
+    from .launch import gate_of_options  # noqa: PLC0415
 
     try:
         directory = Path.cwd()
