@@ -88,6 +88,15 @@ class _Server(web.Server):
             transport.abort()
 
 
+class _WholeResponse(web.StreamResponse):
+    """Response whose body is there at once, and goes out in one write with the headers.
+
+    `aiohttp.web.Response` does the same, and looks for charsets and compression first.
+    """
+
+    _send_headers_immediately = False
+
+
 class FrontDoor:
     """Reverse proxy for one service.
 
@@ -269,21 +278,23 @@ class FrontDoor:
         length = answer.headers.get("Content-Length", "")
         is_sized = length.isdecimal() and answer.status != 204
         first = await _first_piece(answer) if has_body and is_sized and int(length) else b""
-        if first and len(first) == int(length):
-            # Sent together with the headers: most answers are small, and each write wakes the client.
-            return web.Response(status=answer.status, headers=headers, body=first)
-        response = web.StreamResponse(status=answer.status, headers=headers)
+        # Sent together with the headers: most answers are small, and each write wakes the client.
+        is_whole = bool(first) and len(first) == int(length)
+        response = (_WholeResponse if is_whole else web.StreamResponse)(status=answer.status, headers=headers)
         if is_sized:
             response.content_length = int(length)
         elif has_body and request.version >= (1, 1):
             response.enable_chunked_encoding()
         await response.prepare(request)
         try:
-            if has_body:
+            if is_whole:
+                await response.write_eof(first)
+            elif has_body:
                 if first:
                     await response.write(first)
                 async for each in answer.content.iter_any():
                     await response.write(each)
+            # Does nothing after the end of a whole response.
             await response.write_eof()
         except (aiohttp.ClientError, HttpProcessingError, OSError):
             # The client must notice that the rest is missing.

@@ -145,15 +145,6 @@ class Upstream:
         headers: CIMultiDict[str],
         body: AsyncIterator[bytes] | None,
     ) -> Answer:
-        connection.set_response_params(
-            skip_payload=method == "HEAD",
-            read_until_eof=True,
-            auto_decompress=False,
-            read_bufsize=CHUNK_BYTES,
-            max_line_size=HEADER_BYTES,
-            max_field_size=HEADER_BYTES,
-            max_headers=HEADERS,
-        )
         sending = None
         try:
             writer = StreamWriter(connection, asyncio.get_running_loop())
@@ -162,6 +153,16 @@ class Upstream:
                 writer.enable_chunking()
             await writer.write_headers(f"{method} {target} HTTP/1.1", headers)
             writer.send_headers()
+            # The service works meanwhile: its answer is read when this coroutine waits for it.
+            connection.set_response_params(
+                skip_payload=method == "HEAD",
+                read_until_eof=True,
+                auto_decompress=False,
+                read_bufsize=CHUNK_BYTES,
+                max_line_size=HEADER_BYTES,
+                max_field_size=HEADER_BYTES,
+                max_headers=HEADERS,
+            )
             if body is not None:
                 sending = asyncio.create_task(_send(writer, connection, body))
             head, content = await connection.read()
