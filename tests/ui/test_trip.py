@@ -40,6 +40,7 @@ def trip(
     trip = Trip(request.param, hub, state, browser, screenshot)
     yield trip
     trip.close()
+    trip.stop_server()
 
 
 def test_few_ways_have_each_value_and_twelve_have_each_pair() -> None:

@@ -27,9 +27,8 @@ COLORS: dict[str, dict[str, Any]] = {
     "forced": {"forced_colors": "active"},
 }
 HANDS = ("keyboard", "mouse")
-_LIMIT_MS = 120_000
+_LIMIT_MS = 60_000
 _SIDEBAR_PX = 640
-_FADE_MS = 1000
 _PROGRAM = """\
 import torch, torch.distributed as dist
 from gipfel_widgets import log
@@ -110,8 +109,11 @@ class Trip:
         return WINDOWS[self.way.window][0] < _SIDEBAR_PX
 
     def close(self) -> None:
-        """Close the browser's window and stop the server."""
+        """Close the browser's window."""
         self._context.close()
+
+    def stop_server(self) -> None:
+        """Stop the server, and wait until it has stopped."""
         user = self.hub.user(self.name)
         if user.server() is not None:
             user.stop_server()
@@ -288,8 +290,6 @@ class Trip:
         expect(works.locator("article[data-status='completed']")).to_contain_text("2 ranks")
         expect(works).to_contain_text(re.compile(rf"\d\d:\d\d {self.zone}"))
         self.look_at("workloads", self.panel)
-        if self.by_mouse:
-            self._close_notifications()
         self.press(works.get_by_role("button", name=re.compile("^Open: ")))
         expect(notebook.locator(".jp-OutputArea-output", has_text="Hello, Gipfel!")).to_be_visible()
         expect(status).to_contain_text("| Idle")
@@ -300,13 +300,6 @@ class Trip:
             # Buttons for which there is no room are behind the last one.
             notebook.locator(".jp-Toolbar-responsive-opener").click()
         self.page.locator(f"[data-command='{command}']").locator("visible=true").click()
-
-    def _close_notifications(self) -> None:
-        """Close what may cover the control to click."""
-        close = self.page.locator(".Toastify__close-button, .jp-Toast-close")
-        while close.count():
-            close.first.click()
-            self.page.wait_for_timeout(_FADE_MS)
 
     def _open_panel(self) -> None:
         if self.by_mouse:
