@@ -254,7 +254,16 @@ class Trip:
         expect(start).to_be_visible()
         self.write(form.get_by_label("File"), "train.py")
         self.write(form.get_by_label("GPUs per node"), "2")
+        more = form.get_by_label("More fields")
+        if self.by_mouse:
+            more.click()
+        else:
+            self._tab_to(more, 20)
+            self.page.keyboard.press("Space")
+        expect(form.get_by_label("Time", exact=True)).to_be_visible()
         self.look_at("launch-form", form)
+        if self.way.colors == "forced":
+            expect(start).to_have_css("border-top-style", "solid")
         self.press(start)
         article = self.page.locator(".jp-Gipfel-widget article").first
         expect(article.get_by_role("log")).to_contain_text("the sum is 2")
@@ -290,10 +299,22 @@ class Trip:
         expect(works.locator("article[data-status='completed']")).to_contain_text("2 ranks")
         expect(works).to_contain_text(re.compile(rf"\d\d:\d\d {self.zone}"))
         self.look_at("workloads", self.panel)
+        self._assert_reachable_below_notifications()
         self.press(works.get_by_role("button", name=re.compile("^Open: ")))
         expect(notebook.locator(".jp-OutputArea-output", has_text="Hello, Gipfel!")).to_be_visible()
         expect(status).to_contain_text("| Idle")
         self.look_at("result")
+
+    def _assert_reachable_below_notifications(self) -> None:
+        """What a notification covers can be scrolled from below it."""
+        notice = self.page.locator(".Toastify__toast").first
+        expect(notice).to_be_visible()
+        self.panel.evaluate("each => each.scrollTo(0, each.scrollHeight)")
+        last = self.panel.get_by_role("tabpanel").locator("visible=true").bounding_box()
+        covered = notice.bounding_box()
+        assert last
+        assert covered
+        assert last["y"] + last["height"] <= covered["y"], f"{self.way}: {covered} covers the end of {last}."
 
     def _click_in_toolbar(self, notebook: Locator, command: str) -> None:
         if not notebook.locator(f"[data-command='{command}']").locator("visible=true").count():

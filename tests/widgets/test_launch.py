@@ -117,6 +117,15 @@ def test_a_form_names_its_own_field_and_every_number_says_what_it_is() -> None:
     assert all(each.tooltip for each in (form.nodes, form.min_nodes, form.gpus, form.fields["restarts"]))
 
 
+def test_more_fields_are_shown_on_demand_and_stay_when_the_kind_changes() -> None:
+    form = LaunchForm({}, {})
+    rest = form.fields["time"]
+    assert not any(rest in each.children for each in form.widget.children if hasattr(each, "children"))
+    form.more.value = True
+    form.kind.value = "notebook"
+    assert rest in form.widget.children[-1].children
+
+
 def test_help_teaches_and_launches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_line("--help") is None
     assert "--pass" in capsys.readouterr().out

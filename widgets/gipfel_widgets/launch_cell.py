@@ -122,6 +122,7 @@ class LaunchCell:
         self._buttons = self._row.children = (check_button, launch_button)
         # The form is a separate output, so that a saved notebook keeps the launch below it.
         form = ipw.VBox([self._form.widget, self._row, self._message])
+        form.add_class("jp-Gipfel-form")
         display(form)  # type: ignore[no-untyped-call,unused-ignore]
         self._view = LaunchWidget()
         self._view.document = {"phase": "", "status": "", "message": ""}

@@ -59,8 +59,15 @@ class LaunchForm:
             raise GipfelError(f"A value does not fit its field: {error}.", "See `%launch --help`.") from None
         self._given = {name: value for name, value in options.items() if name not in self.fields}
         self._more = _arguments_of(self._given)
+        self.more = ipw.Checkbox(
+            value=False,
+            description="More fields",
+            tooltip="Show the fields for less used options",
+            indent=False,
+        )
         self._update_fields()
-        self.kind.observe(lambda _: self._update_fields(), names="value")
+        for each in (self.kind, self.more):
+            each.observe(lambda _: self._update_fields(), names="value")
 
     def _make_program(self, options: dict[str, Any], kind: str, arguments: str, params: str) -> None:
         named = [str(options.pop(each, "")) for each in ("script", "module", "notebook")]
@@ -166,11 +173,9 @@ class LaunchForm:
         main_fields = [self.nodes, self.min_nodes, self.gpus, self.fields["edf"]]
         more_fields = [self.fields[name] for name in self.fields if name != "edf"]
         grid = ipw.Layout(grid_template_columns=_COLUMNS, width="100%")
-        more = ipw.Accordion(
-            children=[ipw.GridBox(more_fields, layout=grid)], titles=("More",), selected_index=None
-        )
-        children = [self.kind, *what, ipw.GridBox(main_fields, layout=grid), more]
-        self._box.children = children
+        # Not an Accordion: its header can't be reached by keyboard.
+        rest = [ipw.GridBox(more_fields, layout=grid)] if self.more.value else []
+        self._box.children = [self.kind, *what, ipw.GridBox(main_fields, layout=grid), self.more, *rest]
 
 
 def _layout(text: str, *, typed: bool = True) -> dict[str, Any]:
