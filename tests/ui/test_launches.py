@@ -142,7 +142,7 @@ def _open_from_launcher(page: Page, screenshot: Callable[[Page, str], Path]) -> 
     cards = page.locator(".jp-LauncherCard[data-category='Gipfel']")
     # The panel, the job page, a new launch, the documentation, and the notebooks that come with Gipfel.
     expect(cards.filter(has_text="Train on many GPUs")).to_be_visible()
-    expect(cards.filter(has_text="Documentation")).to_be_visible()
+    expect(cards.filter(has_text="Docs")).to_be_visible()
     expect(cards).to_have_count(4 + len(list(_NOTEBOOKS.glob("*.ipynb"))))
     screenshot(page, "33-launcher")
     cards.filter(has_text="Training Launch").click()

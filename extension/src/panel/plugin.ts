@@ -115,10 +115,13 @@ function addCommands(app: JupyterFrontEnd, panel: GipfelPanel, trans: Translatio
     }
   });
   app.commands.addCommand(CommandIDs.openDocumentation, {
-    label: args =>
-      args.isMenu === true || args.short === true
-        ? trans.__('Documentation')
-        : trans.__('Open the Documentation'),
+    label: args => {
+      if (args.short === true) {
+        // The width of a launcher's tile cuts longer words.
+        return trans.__('Docs');
+      }
+      return args.isMenu === true ? trans.__('Documentation') : trans.__('Open the Documentation');
+    },
     caption: trans.__('Open the documentation of Gipfel in a new tab of the browser'),
     icon: args => (args.short === true ? mountainIcon : undefined),
     describedBy: {
