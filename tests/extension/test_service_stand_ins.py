@@ -26,8 +26,8 @@ arguments = {
              "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr", "--master-port"),
     "ollama": ("serve",),
     "open-webui": ("serve", "--host", "--port"),
-    "ray": ("start", "--node-ip-address", "--include-dashboard", "--dashboard-host", "--dashboard-port",
-            "--num-cpus", "--num-gpus"),
+    "ray": ("start", "--temp-dir", "--node-ip-address", "--include-dashboard", "--dashboard-host",
+            "--dashboard-port", "--num-cpus", "--num-gpus"),
 }[name]
 for each in arguments:
     parser.add_argument(each)
@@ -45,7 +45,9 @@ def answer(path):
         models = sorted(os.listdir(os.environ["OLLAMA_MODELS"]))
         return {"/api/version": {"version": "0"}, "/api/tags": {"models": models}}.get(path)
     if name == "ray":
-        return {"/api/version": {"ray_version": "0"}, "/api/jobs/": []}.get(path)
+        found = os.stat(options.temp_dir)
+        files = [options.temp_dir, oct(found.st_mode & 0o777), found.st_uid]
+        return {"/api/version": {"ray_version": "0"}, "/api/jobs/": [], "/files": files}.get(path)
     if path == "/health":
         return {"status": True}
     if path == "/api/models":
@@ -152,3 +154,8 @@ def test_open_webui_finds_the_models_of_ollama_in_a_network_of_its_own(services:
 def test_ray_starts_with_its_dashboard_behind_the_front_door(services: Services) -> None:
     services.up("ray", "-p", "cpus", "2")
     assert services.get("api/jobs/") == (200, [])
+    # Ray's own choice, /tmp/ray, belongs to all users of the node.
+    status, (files, mode, owner) = services.get("files")
+    assert (status, mode, owner) == (200, "0o700", os.getuid())
+    services.run("down", "ray")
+    assert not Path(files).parent.exists()

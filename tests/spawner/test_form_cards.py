@@ -2,6 +2,7 @@
 
 import re
 
+from gipfel_cluster.job.hub import ServiceOffer
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import Association, Choices, Partition, Reservation
 from gipfel_spawner.form.options import UserOptions
@@ -104,6 +105,18 @@ def test_several_clusters_hide_what_each_has_one_of() -> None:
     assert 'data-cluster="tiny" data-used="x"' in page
     two = (offers[0], ClusterOffer(name="tiny", choices=_choices("long", "short")))
     assert not hidden(render_form(FormContent(cluster="alps", clusters=two)), "qos")
+
+
+def test_a_service_has_its_measured_numbers_or_says_that_there_are_none() -> None:
+    known = ServiceOffer(name="ray", title="Ray", memory="650M", start_s=20)
+    for offer, text in (
+        (known, "Takes about 650M of memory. Starts in about 20 s."),
+        (known.model_copy(update={"memory": ""}), "Starts in about 20 s."),
+        (ServiceOffer(name="vllm", title="vLLM"), "Memory and start time: not measured."),
+    ):
+        page = render_form(FormContent(cluster="c", partitions=(_ONE,), services=(offer,)))
+        assert re.search(rf"{re.escape(text)}\s+Costs no GPU per hour", page), text
+        assert page.count("not measured") == (not offer.start_s)
 
 
 def test_gpu_hours_used_and_left_are_above_start_where_there_are_gpus() -> None:

@@ -94,7 +94,8 @@ def reference_names(blueprint: "Blueprint", part: "Part") -> tuple[str, ...]:
     has_packages = bool(blueprint.environment.pip or blueprint.environment.npm)
     return (
         *_PLAIN_REFERENCES,
-        *(_NODE_REFERENCES if part.workers else ()),
+        # Each node would need a directory of its own.
+        *(_NODE_REFERENCES if part.workers else ("scratch",)),
         part.listen,
         *(("environment",) if has_packages else ()),
         *(f"parameters.{name}" for name in blueprint.parameters),

@@ -161,6 +161,7 @@ class ServiceSupervisor:
         part = self._spec.blueprint.parts[name]
         self._report(f"{self._spec.name}: starting {name}")
         argv, variables = resolve_part(part, self._references(name, sockets))
+        _scratch(sockets, name).mkdir(mode=0o700)
         program = argv[0]
         if part.listen == "port":
             others = (f"--reach={port}={sockets / each}" for each, port in self._other_ports(part).items())
@@ -304,6 +305,7 @@ class ServiceSupervisor:
             "prefix": self._spec.prefix,
             "path": self._spec.prefix.rstrip("/"),
             "storage": str(storage),
+            "scratch": str(_scratch(sockets, name)),
         }
 
     def _other_ports(self, part: Part) -> dict[str, int]:
@@ -336,6 +338,11 @@ class ServiceSupervisor:
         if reason:
             sys.stderr.write(f"gipfel: {reason}\n")
         return 0 if ended_well else 1
+
+
+def _scratch(sockets: Path, part: str) -> Path:
+    """Return a part's own directory of temporary files; a name with a dot is not another part's socket."""
+    return sockets / f"{part}.tmp"
 
 
 def _bind_for_hub(environment: Mapping[str, str]) -> socket.socket:

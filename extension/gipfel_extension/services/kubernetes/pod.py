@@ -220,6 +220,7 @@ def _references(spec: ServiceSpec, name: str) -> dict[str, str]:
         "prefix": url_prefix(spec),
         "path": url_prefix(spec).rstrip("/"),
         "storage": _STORAGE,
+        "scratch": f"/tmp/{name}.tmp",  # noqa: S108 - a volume of the pod
         **ONE_NODE,
     }
 
