@@ -67,8 +67,12 @@ def printable(text: str) -> str:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Return a number and its noun, which gets an ``s`` unless the number is 1: ``1 node``, ``2 nodes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number and its noun, plural unless the number is 1: ``1 node``, ``2 nodes``, ``2 entries``."""
+    if number == 1:
+        return f"{number} {noun}"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def _unbroken(value: str) -> str:

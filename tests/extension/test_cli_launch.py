@@ -91,6 +91,8 @@ def test_a_row_of_the_list_has_a_name_and_why_it_was_restarted_or_failed() -> No
         "rank 0 on a: The notebook can't be run: There is no kernel 'x' here. " + "Give one. " * 5 + "…"
     )
     assert [pluralize(each, "rank") for each in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    nouns = ("entry", "day", "process", "launch")
+    assert [pluralize(2, each) for each in nouns] == ["2 entries", "2 days", "2 processes", "2 launches"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from gipfel_cluster.git_state import git_difference, git_state
@@ -99,6 +100,15 @@ def test_a_run_gets_a_name_tags_a_note_and_a_pin(run: Callable[..., Result], run
     assert notes.note == "first\nsecond [31m"
     assert (folder / NOTES_FILE).stat().st_mode & 0o077 == 0
     assert json.loads(run("runs", "note", "baseline", "--json").stdout)["tags"] == ["lr:3"]
+    # Tags and pins have commands of their own too.
+    assert "tags    lr:3 seed:1" in run("run", "tag", "baseline", "lr:3", "seed:1").stdout
+    assert json.loads(run("runs", "tag", "alps-1", "seed:1", "--remove", "--json").stdout)["tags"] == ["lr:3"]
+    assert "pinned  no" in run("run", "pin", "baseline", "--remove").stdout
+    assert "pinned  yes" in run("runs", "pin", "baseline").stdout
+    assert "Missing parameter: tags" in str(run("runs", "tag", "baseline").exception)
+    for command in ("note", "tag", "pin", "show"):
+        shell = ShellComplete(gipfel, {}, "gipfel", "_GIPFEL_COMPLETE")
+        assert [each.value for each in shell.get_completions(["run", command], "b")] == ["baseline"]
     assert "baseline" in run("runs").stdout
     assert "pinned" in str(run("runs", "rm", "--yes", "baseline").exception)
     assert folder.is_dir()

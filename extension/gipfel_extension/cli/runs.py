@@ -1,4 +1,4 @@
-"""``gipfel runs``: the table of runs, the facts about one, their notes, and removal of old ones."""
+"""``gipfel runs``: the table of runs, the facts about one, their names, tags and pins, and removal."""
 
 import json
 import os
@@ -157,7 +157,7 @@ class _Age(click.ParamType):  # type: ignore[type-arg] # generic in newer releas
 
 @click.group(cls=_RunsGroup)
 def runs() -> None:
-    """List, annotate, show and remove runs: the records of your servers, launches and batch notebooks."""
+    """List, name, tag, pin, show and remove runs: the records of servers, launches and batch notebooks."""
 
 
 @runs.command(
@@ -197,6 +197,8 @@ def list_(
     The newest run is the last one. Columns of --sort and --filter are the keys of --json, and
     parameters.NAME for a parameter of the run's program.
     """
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     from ..server.run_table import Condition, run_table  # noqa: PLC0415 - pydantic and numpy
 
     given = [Condition.parse(each) for each in conditions]
@@ -209,7 +211,7 @@ def list_(
     for line in run_lines(found):
         click.echo(line)
     if found:
-        count = f"{len(found)} run{'' if len(found) == 1 else 's'}"
+        count = pluralize(len(found), "run")
         report_line(f"{count}, {size_text(sum(each.bytes for each in found))}")
     else:
         report_line("There are no runs." if not given else "No run meets these conditions.")
@@ -235,10 +237,39 @@ def note(*, run: str, as_json: bool, **options: Any) -> int:
 
     RUN is the run's folder or the name that you gave it.
     """
+    return _note(
+        run, {key: value for key, value in options.items() if value not in (None, ())}, as_json=as_json
+    )
+
+
+@runs.command(
+    epilog=examples(
+        "gipfel runs tag alps-48812 sweep-3 baseline", "gipfel runs tag baseline sweep-3 --remove"
+    )
+)
+@click.argument("run", metavar="RUN", shell_complete=complete_runs())
+@click.argument("tags", metavar="TAG...", nargs=-1, required=True)
+@click.option("--remove", is_flag=True, help="Remove the tags instead.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def tag(*, run: str, tags: tuple[str, ...], remove: bool, as_json: bool) -> int:
+    """Add tags to a run: `gipfel runs list --tag` finds it, and `gipfel runs prune` keeps it."""
+    return _note(run, {"remove_tags" if remove else "add_tags": tags}, as_json=as_json)
+
+
+@runs.command(epilog=examples("gipfel runs pin alps-48812", "gipfel runs pin baseline --remove"))
+@click.argument("run", metavar="RUN", shell_complete=complete_runs())
+@click.option("--remove", is_flag=True, help="Remove the pin instead.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def pin(*, run: str, remove: bool, as_json: bool) -> int:
+    """Pin a run: it is never pruned or removed."""
+    return _note(run, {"pinned": not remove}, as_json=as_json)
+
+
+def _note(run: str, changes: dict[str, Any], *, as_json: bool) -> int:
+    """Change the notes of a run, if there are changes, and print them."""
     from gipfel_cluster.workloads.run_folders import change_notes, find_run, read_notes  # noqa: PLC0415
 
     folder = Path(find_run(run, os.environ).folder)
-    changes = {key: value for key, value in options.items() if value not in (None, ())}
     notes = change_notes(folder, changes) if changes else read_notes(folder)
     if as_json:
         click.echo(notes.model_dump_json())
@@ -297,7 +328,7 @@ def rm(*, names: tuple[str, ...], older: int | None, yes: bool) -> int:
             )
         if each.pinned:
             raise GipfelError(
-                f"The run {each.name} is pinned.", f"Unpin it first: gipfel runs note {each.name} --unpin"
+                f"The run {each.name} is pinned.", f"Unpin it first: gipfel runs pin {each.name} --remove"
             )
     return _remove(chosen, yes=yes)
 
@@ -327,7 +358,7 @@ def _removable(*, older: int, keep: int | None = None) -> "list[Run]":
 
 
 def _remove(runs: "list[Run]", *, yes: bool) -> int:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import remove_run  # noqa: PLC0415
 
     if not runs:
@@ -336,7 +367,7 @@ def _remove(runs: "list[Run]", *, yes: bool) -> int:
     for line in run_lines(runs):
         click.echo(line)
     size = size_text(sum(each.bytes for each in runs))
-    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    count = pluralize(len(runs), "run")
     if not yes and not click.confirm(f"Remove {count}, {size}?", err=True):
         return 1
     failed = 0
@@ -347,7 +378,7 @@ def _remove(runs: "list[Run]", *, yes: bool) -> int:
             report_line(str(error))
             failed += 1
     done = len(runs) - failed
-    report_line(f"{done} run{'' if done == 1 else 's'} removed.")
+    report_line(f"{pluralize(done, 'run')} removed.")
     return 1 if failed else 0
 
 

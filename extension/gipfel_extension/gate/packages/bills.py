@@ -86,7 +86,7 @@ def _bill(path: Path, listed: "Iterator[_Listed | None]") -> Bill:
         return _unreadable(path, "it lists no packages that could be read")
     lines = []
     if unread:
-        entries = pluralize(unread, "entry").replace("entrys", "entries")
+        entries = pluralize(unread, "entry")
         lines.append(f"{entries} of the bill of materials {path} could not be judged: no valid package URL.")
     if needs_sources and not has_sources:
         lines.append(
