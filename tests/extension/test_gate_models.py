@@ -132,7 +132,7 @@ def test_a_name_writes_no_lines_of_its_own(tmp_path, capsys):
     lines = capsys.readouterr().out.split("\n")
     assert lines[0].startswith(f"{tmp_path}/a 0 files judged")
     assert lines[0].endswith(".pkl: malicious")
-    assert [line for line in lines if "files judged" in line][1:] == [lines[-2]]
+    assert [line for line in lines if " judged, " in line][1:] == [lines[-2]]
     assert not any("\r" in line or "\x1b" in line for line in lines)
 
 

@@ -83,6 +83,8 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
 
     Exit status: 0 whole and unchanged, 1 not, 2 it can't be read.
     """
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     from ..data.shards import verify_shards  # noqa: PLC0415
     from ..data.verify import verify as verify_image  # noqa: PLC0415
 
@@ -95,10 +97,9 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
             click.echo(problem)
         if found.valid:
             part = "" if percent >= 100 or is_shards else f" ({percent:g} % of it)"
-            pieces = "shards" if is_shards else "chunks"
+            pieces = pluralize(found.chunks, "shard" if is_shards else "chunk")
             click.echo(
-                f"{image.name} is whole{part}: {found.chunks} {pieces}, {found.files} files, "
-                f"root {found.root}"
+                f"{image.name} is whole{part}: {pieces}, {pluralize(found.files, 'file')}, root {found.root}"
             )
     return 0 if found.valid else 1
 
@@ -183,6 +184,8 @@ def mount(*, image: Path, destination: str, as_json: bool) -> int:
 
 
 def _summary_lines(summary: "Summary") -> list[str]:
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     packing = summary.packing
     values = {
         "files": str(summary.files),
@@ -192,7 +195,9 @@ def _summary_lines(summary: "Summary") -> list[str]:
         "source": summary.origin.source,
         "packed": f"{summary.origin.packed} by {summary.origin.packer}",
         "extends": f"{summary.base.file}, root {summary.base.root}" if summary.base else "",
-        "removed": f"{sum(each.paths for each in summary.removals)} paths" if summary.removals else "",
+        "removed": pluralize(sum(each.paths for each in summary.removals), "path")
+        if summary.removals
+        else "",
         "name": str((summary.croissant or {}).get("name", "")),
         "root": summary.root,
     }
@@ -327,7 +332,9 @@ def _free_memory() -> float | None:
 
 
 def _lines(trial: "Trial", demand: "Demand | None", advice: "Advice | None") -> list[str]:
-    count = f"{trial.samples} samples, " if trial.samples else ""
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
+    count = f"{pluralize(trial.samples, 'sample')}, " if trial.samples else ""
     lines = [f"{trial.data}: {count}{size_text(trial.bytes)}, storage: {trial.tier}", *_table(trial.rates)]
     if demand is not None:
         waited = (
@@ -335,7 +342,7 @@ def _lines(trial: "Trial", demand: "Demand | None", advice: "Advice | None") -> 
             if demand.input_loss is None
             else f" Of its time {demand.input_loss:.0f} % was waiting, so it needs {demand.needed:,.0f}."
         )
-        nodes = "1 node" if demand.nodes == 1 else f"{demand.nodes} nodes"
+        nodes = pluralize(demand.nodes, "node")
         lines += [
             "",
             f"The run got {demand.eaten:,.0f} samples/s on {nodes}, by {demand.source}.{waited}",

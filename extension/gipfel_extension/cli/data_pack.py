@@ -176,6 +176,8 @@ def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
 
     Exit status: 0 removed, 1 not removed.
     """
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     from ..data.layers import RemoveRequest  # noqa: PLC0415
     from ..data.layers import remove as remove_paths  # noqa: PLC0415
 
@@ -185,7 +187,10 @@ def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
     progress.finish()
     document = {"file": str(image), **summary.model_dump(mode="json", exclude={"chunks"})}
     found = summary.removals[-1]
-    lines = [f"{image}: {found.paths} path(s) removed, {summary.files} files left", f"root {summary.root}"]
+    lines = [
+        f"{image}: {pluralize(found.paths, 'path')} removed, {pluralize(summary.files, 'file')} left",
+        f"root {summary.root}",
+    ]
     click.echo(json.dumps(document) if as_json else "\n".join(lines))
     return 0
 
@@ -219,6 +224,8 @@ def add(*, image: Path, source: Path, as_json: bool, **options: Any) -> int:
 def _pack(request: "PackRequest", *, as_json: bool) -> int:
     from dataclasses import replace  # noqa: PLC0415
 
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     from ..data.pack import pack as pack_source  # noqa: PLC0415
 
     progress = _Progress()
@@ -231,7 +238,7 @@ def _pack(request: "PackRequest", *, as_json: bool) -> int:
         )
         return 0
     click.echo(
-        f"{request.target}: {summary.files} files, {size_text(summary.data_bytes)} "
+        f"{request.target}: {pluralize(summary.files, 'file')}, {size_text(summary.data_bytes)} "
         f"in {size_text(summary.bytes)}"
     )
     click.echo(f"root {summary.root}")
@@ -239,6 +246,8 @@ def _pack(request: "PackRequest", *, as_json: bool) -> int:
 
 
 def _write_shards(source: Path, target: Path, shard_size: int, readers: int, *, as_json: bool) -> int:
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     from ..data.webdataset import ShardRequest, write_shards  # noqa: PLC0415
 
     progress = _Progress()
@@ -252,7 +261,8 @@ def _write_shards(source: Path, target: Path, shard_size: int, readers: int, *, 
         click.echo(json.dumps({"directory": str(target), **index.model_dump(mode="json", by_alias=True)}))
         return 0
     samples = sum(each.nsamples for each in index.shardlist)
-    click.echo(f"{target}: {index.files} files, {samples} samples in {len(index.shardlist)} shards")
+    files, shards = pluralize(index.files, "file"), pluralize(len(index.shardlist), "shard")
+    click.echo(f"{target}: {files}, {pluralize(samples, 'sample')} in {shards}")
     click.echo(f"root {index.root}")
     return 0
 
@@ -280,10 +290,13 @@ class _Progress:
         )
 
     def on_shards(self, source: "Source", shards: int) -> None:
+        from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
         for note in source.notes:
             report_line(f"note: {note}.")
         self._total = source.data_bytes
-        report_line(f"{len(source.files())} files, {size_text(self._total)}: {shards} shards")
+        files = pluralize(len(source.files()), "file")
+        report_line(f"{files}, {size_text(self._total)}: {pluralize(shards, 'shard')}")
 
     def on_progress(self, read: int) -> None:
         self._read = read

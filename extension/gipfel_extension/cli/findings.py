@@ -364,7 +364,7 @@ def _git_lines(title: str, row: "GitRow") -> Iterator[str]:
         yield f"COMMIT  {title}: not recorded"
         return
     branch = f" on {row.branch}" if row.branch else ""
-    changes = f", {row.changed_files} files with uncommitted changes" if row.changed_files else ""
+    changes = f", changed files: {row.changed_files}" if row.changed_files else ""
     if changes and row.same_changes is not None:
         changes += ", the same changes" if row.same_changes else ", other changes"
     yield f"COMMIT  {title}: {row.commit[:12]}{branch}{changes}"

@@ -125,10 +125,12 @@ def build(
 
 
 def _print_built(built: dict[str, Any], *, as_json: bool) -> None:
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     if as_json:
         click.echo(json.dumps(built))
         return
-    click.echo(f"{built['image']}: {built['packages']} packages, sha256:{built['sha256']}")
+    click.echo(f"{built['image']}: {pluralize(built['packages'], 'package')}, sha256:{built['sha256']}")
     click.echo(f"use it: --edf {built['edf']}")
     if built["note"]:
         report_line(built["note"])
@@ -195,7 +197,7 @@ def show(*, path: Path, as_json: bool) -> int:
 
     Exit status: 0; 2 there is no provenance beside it, or it can't be read.
     """
-    from gipfel_cluster.model import GipfelError, one_line  # noqa: PLC0415
+    from gipfel_cluster.model import GipfelError, one_line, pluralize  # noqa: PLC0415
 
     from ..images.provenance import read_statement, verify  # noqa: PLC0415
 
@@ -216,7 +218,7 @@ def show(*, path: Path, as_json: bool) -> int:
     click.echo(f"{path.name}: {verification.verdict}, {signed}")
     programs = ", ".join(f"{name} {number}" for name, number in sorted(record.tools.items()))
     # The statement may be another user's: it must not add lines or control the terminal.
-    click.echo(one_line(f"built {record.finished} by {programs}; {record.packages} packages"))
+    click.echo(one_line(f"built {record.finished} by {programs}; {pluralize(record.packages, 'package')}"))
     inputs = ((one_line(each.name), one_line(each.sha256)) for each in record.inputs)
     for line in table_lines([("INPUT", "SHA-256"), *inputs]):
         click.echo(line)
@@ -270,7 +272,7 @@ def diff(*, before: Path, after: Path, as_json: bool) -> int:
 
     Exit status: 0 the same, 1 different, 2 one can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
 
     from ..images.sbom import compare_images  # noqa: PLC0415
 
@@ -289,7 +291,9 @@ def diff(*, before: Path, after: Path, as_json: bool) -> int:
             click.echo(f"- {line}")
         for line in found.added:
             click.echo(f"+ {line}")
-        click.echo(f"{len(found.packages)} packages differ")
+        click.echo(
+            f"{pluralize(len(found.packages), 'package')} differ{'s' if len(found.packages) == 1 else ''}"
+        )
     return 1 if found.is_different else 0
 
 

@@ -280,9 +280,13 @@ def _runs(name: str, uri: str) -> "list[Run]":
 
 
 def _track(run: "Run", tracker: "Tracker") -> "TrackedRun":
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     tracked = tracker.track(run)
     if tracker.progress is not None:
-        report_line(f"{run.name}: sent {tracked.points} values and {tracked.files} files")
+        report_line(
+            f"{run.name}: sent {pluralize(tracked.points, 'value')} and {pluralize(tracked.files, 'file')}"
+        )
     return tracked
 
 

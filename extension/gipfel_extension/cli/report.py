@@ -244,6 +244,8 @@ def export(recording: str, *, output: Path, form: str) -> int:
 
     Exit status: 0 written, 1 the file can't be written, 2 the recording can't be read.
     """
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     if form == "rocrate":
         return _export_crate(recording, output)
     from ..telemetry.imports import open_recording  # noqa: PLC0415
@@ -264,11 +266,12 @@ def export(recording: str, *, output: Path, form: str) -> int:
         rows = write_export(found.table, output)
     except OSError as error:
         raise _write_error(output, error) from error
-    click.echo(f"{output}: {rows} samples of {len(found.table.devices)} devices")
+    click.echo(f"{output}: {pluralize(rows, 'sample')} of {pluralize(len(found.table.devices), 'device')}")
     return 0
 
 
 def _export_crate(recording: str, output: Path) -> int:
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import typed_run  # noqa: PLC0415 - pydantic
 
     from ..exporters.rocrate import write_crate  # noqa: PLC0415
@@ -283,5 +286,5 @@ def _export_crate(recording: str, output: Path) -> int:
         raise _write_error(output, error) from error
     for each in skipped:
         report_line(f"left out: {each}")
-    click.echo(f"{output}: {document.key} with {len(document.children)} launches")
+    click.echo(f"{output}: {document.key} with {pluralize(len(document.children), 'launch')}")
     return 0

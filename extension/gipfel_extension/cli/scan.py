@@ -234,9 +234,9 @@ def _summary(document: "ScanDocument") -> str:
     from gipfel_cluster.model import pluralize  # noqa: PLC0415
 
     plain = sum(item.verdict == "plain" for item in document.items)
-    parts = [f"{len(document.items)} files judged, {plain} of them plain"]
+    parts = [f"{pluralize(len(document.items), 'file')} judged, {plain} of them plain"]
     if document.other_files:
-        parts.append(f"{document.other_files} files of other kinds")
+        parts.append(f"{pluralize(document.other_files, 'file')} of other kinds")
     if document.packages:
         found = len(document.vulnerabilities)
         vulnerabilities = f", {found} {'vulnerability' if found == 1 else 'vulnerabilities'}"
@@ -278,6 +278,8 @@ def convert(source: Path, *, output: Path | None, as_document: bool) -> int:
 
     Exit status: 0 converted, 1 not.
     """
+    from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
     from ..gate.models.convert import convert as convert_model  # noqa: PLC0415 - --help can do without
 
     target = output or source.with_suffix(".safetensors")
@@ -285,7 +287,7 @@ def convert(source: Path, *, output: Path | None, as_document: bool) -> int:
     if as_document:
         click.echo(made.model_dump_json())
         return 0
-    report_line(f"{made.path}: {made.tensors} tensors, {made.size / 1e6:.1f} MB.")
+    report_line(f"{made.path}: {pluralize(made.tensors, 'tensor')}, {made.size / 1e6:.1f} MB.")
     if made.not_tensors:
         report_line(
             f"Left out, since they are not tensors: {made.not_tensors}, such as {made.examples[:100]}."

@@ -307,6 +307,8 @@ class Progress:
             self._live = False
 
     def _show(self, report: "VettingReport") -> None:
+        from gipfel_cluster.model import pluralize  # noqa: PLC0415
+
         if self._live:
             size = shutil.get_terminal_size()
             lines = table_for(stdout=False).lines(report, max_rows=min(_MAX_ROWS, max(1, size.lines - 12)))
@@ -319,9 +321,8 @@ class Progress:
         elif time.monotonic() - self._said > _EVERY_S:
             self._said = time.monotonic()
             busy = sum(bool(each.running) for each in report.nodes)
-            report_line(
-                f"vetting: {len(report.results)} verdicts, {busy} of {len(report.nodes)} nodes are busy"
-            )
+            verdicts = pluralize(len(report.results), "verdict")
+            report_line(f"vetting: {verdicts}, {busy} of {len(report.nodes)} nodes are busy")
 
     def _erase(self) -> None:
         if self._drawn:

@@ -155,7 +155,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     job_id = asyncio.run(submit_notebook(job, scheduler, os.environ, report_line))
     if not as_document:
         click.echo(job_id)
-    count = f" with {job.request.array} tasks" if job.request.array else ""
+    count = f" with {job.request.array} tasks" if job.request.array > 1 else ""
     shown = f"job {job_id} is submitted ({job.scheduler}){count}; its log is {job.log}"
     report_line(shown, progress=wait and not as_document)
     if job.in_container and job.scheduler == "local":

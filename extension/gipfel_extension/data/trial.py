@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, pluralize
 
 from ..telemetry.sources.file_systems import read_mounts
 from .pack import PackRequest, pack
@@ -233,7 +233,7 @@ class _Run:
                     drop_content([path for each in part for path in each])
             drop_content(drop)
             if kind == "shards" and len(part) < workers:
-                self.notes.append(f"{len(part)} shards can't keep {workers} workers busy.")
+                self.notes.append(f"{pluralize(len(part), 'shard')} can't keep {workers} workers busy.")
             self._add(name, workers, *self._cold_and_warm(kind, workers, part))
 
     def _cold_and_warm(

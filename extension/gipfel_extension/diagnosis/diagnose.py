@@ -114,7 +114,8 @@ def diagnose(
         verdicts += _change_verdicts(change, steps, sampled, before, after)
     known = [each.since for each in verdicts if each.kind == "change" and each.since]
     verdicts += metric_changes(metrics or UserMetrics(), lambda: sampled.table, known)
-    notes = (f"{len(absent)} ranks of the roles have no step: {_some(absent)}.",) if absent else ()
+    have = "1 rank of the roles has" if len(absent) == 1 else f"{len(absent)} ranks of the roles have"
+    notes = (f"{have} no step: {_some(absent)}.",) if absent else ()
     resolution = {"slow_rank": found.resolution, "change": changes.resolution}
     phases = find_phases(steps, None, begin_ns)
     if phases is not None and any(each.kind in ("regular", "pause") for each in phases.phases):

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, pluralize
 
 from ..vetting.history.site_registry import SharedReport
 from .nodes import NodeControl
@@ -121,7 +121,7 @@ class Registry:
         def delete_reports(session: Session) -> int:
             now = self._clock()
             count = withdraw(session, reporter, now_ns=now)
-            audit(session, "withdraw", f"{count} reports", actor=reporter, at_ns=now)
+            audit(session, "withdraw", pluralize(count, "report"), actor=reporter, at_ns=now)
             return count
 
         return await self.query(delete_reports)

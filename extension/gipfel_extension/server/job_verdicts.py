@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, pluralize
 
 from ..diagnosis.phases import RunPhases
 from ..diagnosis.verdict import Verdict, named
@@ -164,7 +164,11 @@ def _of_report(report: FlightReport, launch: Path) -> list[dict[str, Any]]:
     found = []
     if report.faulty_ranks:
         ranks = [each.rank for each in report.faulty_ranks[:_MOST_FOLDED]]
-        waiting = f" {len(report.waiting)} ranks wait." if report.waiting else ""
+        waiting = (
+            f" {pluralize(len(report.waiting), 'rank')} {'waits' if len(report.waiting) == 1 else 'wait'}."
+            if report.waiting
+            else ""
+        )
         evidence = "; ".join(each.why for each in report.faulty_ranks[:3]) + "." + waiting
         title = f"The others wait for {named(tuple(ranks))}"
         found.append(_verdict("hang", title, evidence, 2, ranks, source="flight_recorder"))

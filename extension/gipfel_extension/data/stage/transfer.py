@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.workloads.directory import (
     COMMAND,
@@ -102,7 +102,7 @@ class TransferKind(DirectoryKind):
         """Stage the same data again, in this process's job."""
         spec = StageSpec.model_validate_json(read_regular(Path(workload.folder) / SPEC, _MAX_BYTES))
         folder = start_staging(spec, environment)
-        report(f"staging {len(spec.data)} paths")
+        report(f"staging {pluralize(len(spec.data), 'path')}")
         return self._workload(folder)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gipfel_cluster.job.recording import track_begin
 from gipfel_cluster.job.time_limit import TimeLimit
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.steps import StepJob
@@ -218,7 +218,7 @@ class Supervisor:
         least = spec.nodes_min or spec.nodes
         if len(nodes) < least:
             raise GipfelError(
-                f"The launch requests {least} nodes, but only {len(nodes)} nodes of the job can be used.",
+                f"The launch requests {pluralize(least, 'node')}, but the job has only {len(nodes)} left.",
                 "Request fewer nodes, or run the launch in a new job (--new-job).",
             )
         return nodes[: spec.nodes]

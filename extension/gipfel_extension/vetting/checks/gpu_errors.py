@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, pluralize
 
 from ..check import CheckContext, Host, MissingRequirement
 from ..gpus import GpuReading
@@ -104,14 +104,14 @@ class RemappedRows(Frozen):
         if rows.pending:
             return failed("The remapping of memory rows is pending until the GPU is reset.", reset)
         if rows.uncorrected > self.most_uncorrected:
-            text = f"{rows.uncorrected} rows were remapped after uncorrected errors."
+            text = f"{pluralize(rows.uncorrected, 'row')} remapped after uncorrected errors."
             return failed(text, "Use another node, and tell the operators.", float(rows.uncorrected))
         if gpu.recovery_action:
             return failed("The driver requests a reset of this GPU or a reboot of its node.", reset)
         if rows.uncorrected:
-            text = f"{rows.uncorrected} row(s) were remapped after uncorrected errors; none is pending."
+            text = f"{pluralize(rows.uncorrected, 'row')} remapped after uncorrected errors; none is pending."
             return Finding(verdict=Verdict.PASS, reason=text, measurement=float(rows.uncorrected))
-        return passed(f"{rows.corrected} row(s) remapped; none is pending.", 0.0)
+        return passed(f"{pluralize(rows.corrected, 'row')} remapped; none is pending.", 0.0)
 
     def _pages(self, gpu: GpuReading) -> Finding:
         if gpu.retired_pages is None:
@@ -119,9 +119,11 @@ class RemappedRows(Frozen):
         count = float(gpu.retired_pages)
         if gpu.retired_pages > self.most_retired:
             return failed(
-                f"{gpu.retired_pages} pages are retired.", "Use another node, and tell the operators.", count
+                f"{pluralize(gpu.retired_pages, 'page')} retired.",
+                "Use another node, and tell the operators.",
+                count,
             )
-        return passed(f"{gpu.retired_pages} page(s) retired.", count)
+        return passed(f"{pluralize(gpu.retired_pages, 'page')} retired.", count)
 
 
 class Xid(Frozen):

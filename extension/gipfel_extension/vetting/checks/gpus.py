@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, OneLine
+from gipfel_cluster.model import Frozen, OneLine, pluralize
 
 from ..check import CheckContext, Host, MissingRequirement
 from ..gpus import GpuReading, Process, ReadingError
@@ -152,7 +152,9 @@ class GpuProcesses(Frozen):
         if foreign:
             names = ", ".join(_describe(process, host) for process in foreign[:5])
             fix = "Use another node, and tell the operators: an earlier job may have left the process behind."
-            return failed(f"{len(foreign)} process(es) of others: {names}.", fix, float(len(foreign)))
+            return failed(
+                f"{pluralize(len(foreign), 'process')} of others: {names}.", fix, float(len(foreign))
+            )
         if gpu.processes:
             names = ", ".join(_describe(process, host) for process in gpu.processes[:5])
             fix = "Restart the kernel that uses the GPU before the run."

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, OneLine
+from gipfel_cluster.model import Frozen, OneLine, pluralize
 
 from ..check import CheckContext, MissingRequirement
 from ..gpus import GpuReading, ReadingError
@@ -85,7 +85,7 @@ class Affinity(Frozen):
         required = self.cpus_per_gpu * max(1, len(gpus))
         if len(cpus) < required:
             fix = "Request more CPUs (--cpus-per-task, --cpus-per-gpu)."
-            reason = f"{len(cpus)} CPU(s) may be used, {required} are needed."
+            reason = f"{pluralize(len(cpus), 'CPU')} may be used, {required} are needed."
             return [failed(reason, fix, float(len(cpus)))]
         far = []
         for gpu in gpus:
@@ -97,7 +97,7 @@ class Affinity(Frozen):
             reason = f"No CPU near {', '.join(far)} may be used."
             return [Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(len(cpus)))]
         near_gpus = ", near every GPU" if gpus else ""
-        return [passed(f"{len(cpus)} CPU(s) may be used{near_gpus}.", float(len(cpus)))]
+        return [passed(f"{pluralize(len(cpus), 'CPU')} may be used{near_gpus}.", float(len(cpus)))]
 
     def _cpus_near(self, context: CheckContext, gpu: GpuReading) -> frozenset[int]:
         # NVML writes a PCI domain with eight digits, the kernel with four.
