@@ -26,7 +26,6 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 from gipfel_cluster.model import GipfelError
 
 from ...telemetry.files import open_regular
-from .permissions import Entry
 
 _TIMEOUT_S = 120
 _STREAM_S = 900.0
@@ -45,6 +44,14 @@ _DEFINED = re.compile(rb"((?:[^\\ ]|\\.)+) R \d+ [0-7]+ \d+ \d+ (\d+) (\d+)(?: \
 _DATA = b"\n#\n# START OF DATA - DO NOT MODIFY\n#\n"
 _KINDS = {ord("-"): stat.S_IFREG, ord("d"): stat.S_IFDIR, ord("l"): stat.S_IFLNK}
 _CHUNK = 1 << 16
+
+
+class Entry(NamedTuple):
+    """A file or directory; `path` without a leading slash, `mode` as of stat, `size` in bytes."""
+
+    path: str
+    mode: int
+    size: int
 
 
 class Unreadable(GipfelError):  # noqa: N818 - it is what a scan reports, not a fault of the program
