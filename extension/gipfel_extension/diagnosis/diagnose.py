@@ -11,12 +11,11 @@ import numpy as np
 from ..telemetry.sample import SampleTable
 from ..telemetry.user_metrics import UserMetrics
 from .hardware import Gpus, diagnose_samples, explain
-from .metric_changes import metric_changes
 from .pace import Change, find_changes
 from .phases import RunPhases, find_phases
 from .robust import median
 from .roles import Roles
-from .series_changes import hardware_text
+from .series_changes import hardware_text, metric_changes
 from .steps import StepTable
 from .stragglers import diagnose_steps
 from .verdict import Verdict, cannot_tell
