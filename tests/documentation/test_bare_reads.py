@@ -25,7 +25,7 @@ _ALLOWED = {
     "extension/gipfel_extension/telemetry/gpu_processes.py": "what the kernel says of processes",
     "extension/gipfel_extension/storage/job_files.py": "what the kernel says of processes",
     "extension/gipfel_extension/data/sample_reader.py": "runs in a process that has a time limit",
-    "extension/gipfel_extension/recorder/open_files.py": "what the kernel says of processes",
+    "extension/gipfel_extension/recorder/metric_files.py": "what the kernel says of processes",
     "extension/gipfel_extension/network/sockets.py": "what the kernel says of processes",
     "extension/gipfel_extension/recorder/storage_monitor.py": "what the kernel says of waiting for storage",
     "extension/gipfel_extension/recorder/job_processes.py": "what the kernel says of processes",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from recorder_process import TwoClocks
 
-from gipfel_extension.recorder.metrics_file import MetricsFile
+from gipfel_extension.recorder.metric_files import MetricsFile
 from gipfel_extension.telemetry.user_metrics import read_metrics
 
 

@@ -13,7 +13,7 @@ from event_bytes import event, frame, simple
 from recorder_process import TwoClocks, until
 
 from gipfel_extension.cli.main import main
-from gipfel_extension.recorder.open_files import OpenFiles
+from gipfel_extension.recorder.metric_files import OpenFiles
 from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_extension.tracking import Follower, Scalar
 from gipfel_extension.tracking.find import log_kind

@@ -24,8 +24,7 @@ from ..tracking.text_formats import PatternError
 from .job_processes import NetworkMonitor
 from .journal import Journal
 from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
-from .metrics_file import MetricsFile
-from .open_files import OpenFiles
+from .metric_files import MetricsFile, OpenFiles
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 from .storage_monitor import StorageMonitor
