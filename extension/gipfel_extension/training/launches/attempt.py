@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import secrets
 import socket
 import time
@@ -10,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.ports import free_ports
 from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import SlurmScheduler
@@ -29,7 +29,6 @@ _REJOIN_S = 40.0
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
 # Below the range of ephemeral ports, so that no outgoing connection takes the port before it is used.
 _FIRST, _LAST = 20000, 32000
-_TRIES = 200
 _PROBE_S = 60.0
 _MAX_LOG_BYTES = 64 << 10
 _PROBE = (
@@ -96,7 +95,7 @@ def free_port(node: str, setting: StepJob, folder: Path, environment: Mapping[st
         No free port was found, or the node does not respond.
     """
     if not setting.slurm_job or node in {environment.get("SLURMD_NODENAME"), socket.gethostname()}:
-        return _local_free_port()
+        return free_ports("")[0]
     program = _PROBE.format(first=_FIRST, last=_LAST)
     log = folder / "port" / "node-0.log"
     log.parent.mkdir(mode=0o700, exist_ok=True)
@@ -124,19 +123,6 @@ def _log_lines(log: Path) -> list[str]:
         return read_tail(log, _MAX_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _local_free_port() -> int:
-    for _ in range(_TRIES):
-        port = random.randrange(_FIRST, _LAST)  # noqa: S311 - not for security
-        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        with socket.socket(family) as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return port
-    raise GipfelError("No free port was found on this node.", "Stop other launches on this node.")
 
 
 def check_attempt(attempt: Attempt) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import zmq
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.ports import free_ports
 from gipfel_cluster.process.tree import adopt_orphans, end_descendants
 
 from ...topology import slurm_place
@@ -38,7 +39,7 @@ from .messages import (
     from_agent,
     from_coordinator,
 )
-from .rendezvous import RENDEZVOUS_VARIABLE, AgentSocket, Rendezvous, free_port
+from .rendezvous import RENDEZVOUS_VARIABLE, AgentSocket, Rendezvous
 
 #: Seconds without a message after which the coordinator is lost; it sends one every second.
 SILENCE_S = 30.0
@@ -193,7 +194,7 @@ class Agent:
         if isinstance(message, Welcome):
             self._welcomed = True
         elif isinstance(message, FindPort):
-            self._send(PortFound(task=message.task, port=free_port()))
+            self._send(PortFound(task=message.task, port=free_ports("")[0]))
         elif isinstance(message, RunCheck | RunRanks):
             self._task = message
             self._start_worker()

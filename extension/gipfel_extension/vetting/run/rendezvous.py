@@ -199,13 +199,6 @@ def interfaces() -> Iterator[tuple[str, str]]:
             yield name, socket.inet_ntoa(answer[20:24])
 
 
-def free_port() -> int:
-    """Return a port that is free at the moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 _AGENT = f"{__package__}.agent"
 _SOON_S, _END_S = 3.0, 12.0
 
