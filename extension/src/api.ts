@@ -1037,7 +1037,7 @@ export interface ILimitsSection {
 }
 
 /**
- * What limits the user's jobs, and what is left; no sections for a scheduler without limits. `storage` is the
+ * Limits of the user's jobs, and what is left; no sections for a scheduler without limits. `storage` is the
  * output of the site's command for the storage quota, empty without one.
  */
 export interface ILimits {
@@ -1064,7 +1064,7 @@ export interface IJobFigures {
   readonly selected: IJobSelected;
 }
 
-/** What `communication.report.CommunicationReport` has beside its matrix. */
+/** A `communication.report.CommunicationReport` without its matrix. */
 export interface IJobTraffic {
   readonly lines: readonly string[];
   readonly sources: readonly string[];

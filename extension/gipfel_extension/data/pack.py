@@ -289,7 +289,7 @@ def _run(
             process.kill()
             process.wait()
         with suppress(OSError):
-            # mksquashfs has ended, so nobody reads the rest of the buffer.
+            # mksquashfs has ended, so no process reads the rest of the buffer.
             pipe.close()
     if status or found is None:
         lines = [

@@ -21,7 +21,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class ReportedRank:
-    """What a rank reported about itself.
+    """One rank's report about itself.
 
     Parameters
     ----------

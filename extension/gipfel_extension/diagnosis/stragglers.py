@@ -82,7 +82,7 @@ def diagnose_steps(
     roles, rule = roles or Roles(), rule or Rule()
     found = Findings()
     if len(table.ranks) < 2:
-        found.verdicts.append(cannot_tell("a single rank has nobody to be compared with."))
+        found.verdicts.append(cannot_tell("a single rank has no other rank to be compared with."))
         return found
     if np.isnan(table.work_s).mean() > 0.5:
         found.verdicts.append(

@@ -72,7 +72,7 @@ class BuildJob(Frozen):
 
 
 class BuildSpec(Frozen):
-    """What to build, and how; paths are absolute.
+    """Source, options and result of a build; paths are absolute.
 
     ``base`` replaces the image of the first FROM. ``key`` is the path of the key to sign with; if it is
     empty, one is searched for, and ``signed`` False builds without a signature. ``job`` is None for a build

@@ -68,7 +68,7 @@ class JobQuery(Frozen):
 
 
 class JobView(JobQuery, Times):
-    """What the page shows: a time range, the order of rows, and selected ranks.
+    """Choices of the page: a time range, the order of rows, and selected ranks.
 
     ``select`` is an expression such as ``pp=6,7 & dp=0``; ``pick`` is the expression for what the user
     clicked, and replaces it. ``names`` are metrics logged by the user's program, ``bands`` metrics of

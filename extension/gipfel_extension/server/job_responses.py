@@ -30,7 +30,7 @@ class JobFigures(ResponseModel):
 
 
 class JobTraffic(ResponseModel):
-    """What `communication.report.CommunicationReport` has beside its matrix."""
+    """A `communication.report.CommunicationReport` without its matrix."""
 
     lines: list[str]
     sources: list[str]

@@ -353,7 +353,7 @@ class ClusterAround:
 
     @cached_property
     def _has_slurm(self) -> bool:
-        """Whether there is a cluster to query; jobs on a single machine have none."""
+        """Return whether there is a cluster to query; jobs on a single machine have none."""
         return "SLURM_JOB_ID" in self._environment or slurm_presence(self._environment).configured
 
     def _record(self, folder: Path, state: ClusterState) -> None:

@@ -364,7 +364,7 @@ class LimitsSection(ResponseModel):
 
 
 class Limits(ResponseModel):
-    """What limits the user's jobs, and what is left; no sections for a scheduler without limits.
+    """Limits of the user's jobs, and what is left; no sections for a scheduler without limits.
 
     ``storage`` is the output of the site's command for the storage quota, empty without one.
     """

@@ -38,7 +38,7 @@ class FileFinder(Protocol):
 
     @property
     def inside_run(self) -> bool:
-        """Whether metric files in the run folder are followed, too."""
+        """Return whether metric files in the run folder are followed, too."""
 
     def find(self) -> list[OpenFile]:
         """Return the files, each once."""

@@ -193,7 +193,7 @@ def _shared(user: Any, stored: Any) -> bool:
 
 
 class ServiceSharesAnswer(Frozen):
-    """Who has access to a service; ``refusal`` is why it can't be shared."""
+    """Users with access to a service; ``refusal`` is why it can't be shared."""
 
     shares: tuple[ServiceShare, ...] = ()
     refusal: str = ""

@@ -254,7 +254,7 @@ class ShareRequest(Frozen):
 
 
 class ServiceShares:
-    """Who has access to one service besides its owner: JupyterHub's shares, with an end.
+    """Users with access to one service besides its owner: JupyterHub's shares, with an end.
 
     Shares that JupyterHub itself creates never expire; shares of this class always do. The hub's access
     checks accept both. An expired share is removed at the service's next activity report, which it sends

@@ -204,7 +204,7 @@ class ClientCounters:
 
 @dataclass(frozen=True)
 class ClientRates:
-    """What the client of a mount did between two readings, per second; None where it is unknown.
+    """Operations and bytes of a mount's client between two readings, per second; None where it is unknown.
 
     Parameters
     ----------

@@ -95,7 +95,7 @@ class Straggler(Frozen):
 
 
 class FlightReport(Frozen):
-    """Who keeps the others waiting, from all dumps.
+    """Report on the ranks that keep others waiting, from all dumps.
 
     Attributes
     ----------

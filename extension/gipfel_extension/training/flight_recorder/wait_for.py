@@ -1,4 +1,4 @@
-"""Which rank waits for which: an edge from a rank to each rank that has not made the call that it waits in.
+"""Graph of waiting ranks: an edge from a rank to each rank that has not made the call that it waits in.
 
 In a collective, a rank waits for the members whose last number is lower than that of its unfinished call. In
 a point-to-point call, it waits for the peer that has not made the opposite call. Ranks that are waited for
