@@ -1,15 +1,19 @@
 """Blueprints as Kubernetes manifests: true schemas, the same bytes, hostile values, and what is refused."""
 
 import functools
+import http.server
 import json
 import os
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
 import yaml
+from kubernetes_server import ApiServer
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
@@ -319,9 +323,47 @@ def test_the_probe_tells_who_answers(tmp_path: Path) -> None:
     assert check("127.0.0.1:1", "/") == 1
 
 
+@pytest.fixture
+def api_server(tmp_path: Path) -> Iterator[str]:
+    """Return the path of a kubeconfig of the stand-in."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), ApiServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    configuration = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(configuration))
+    yield str(tmp_path / "kubeconfig")
+    server.shutdown()
+    server.server_close()
+
+
+def _dry_run(directory: Path, configuration: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("kubectl") is None:
+        pytest.skip("This machine lacks kubectl: apt-get install kubernetes-client.")
+    write_manifests(render(_spec(), Target.model_validate({**PLAIN, "namespace": "default"})), directory)
+    argv = ["kubectl", "apply", "--dry-run=server", "-k", str(directory)]
+    environment = {**os.environ, "KUBECONFIG": configuration, "HOME": str(directory.parent), "NO_PROXY": "*"}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_stand_in_for_an_api_server_accepts_the_objects(tmp_path: Path, api_server: str) -> None:
+    ApiServer.checked.clear()
+    done = _dry_run(tmp_path / "out", api_server)
+    assert done.returncode == 0, done.stderr
+    assert {"StatefulSet", "Service", "PersistentVolumeClaim", "NetworkPolicy"} <= set(ApiServer.checked)
+    # It does check them.
+    service = tmp_path / "out/service.yaml"
+    service.write_text(service.read_text().replace("ports:", "port:"))
+    argv = ["kubectl", "apply", "--dry-run=server", "-f", str(service), "--kubeconfig", api_server]
+    assert subprocess.run(argv, capture_output=True, timeout=60, check=False).returncode == 1
+
+
 @pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="There is no cluster: KUBECONFIG is not set.")
 def test_an_api_server_accepts_the_objects(tmp_path: Path) -> None:
-    write_manifests(render(_spec(), Target.model_validate({**PLAIN, "namespace": "default"})), tmp_path)
-    argv = ["kubectl", "apply", "--dry-run=server", "-k", str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = _dry_run(tmp_path / "out", os.environ["KUBECONFIG"])
     assert done.returncode == 0, done.stderr
