@@ -108,7 +108,12 @@ function commitText(row: IGitRow, trans: TranslationBundle): string {
   const since =
     commits.length + files.length === 0
       ? reason
-      : trans.__('%1 commits, %2 files: %3', commits.length, files.length, [...commits, ...files].join('; '));
+      : trans.__(
+          '%1, %2: %3',
+          trans._n('%1 commit', '%1 commits', commits.length),
+          trans._n('%1 file', '%1 files', files.length),
+          [...commits, ...files].join('; ')
+        );
   return [row.commit.slice(0, 8), changed, since].filter(each => each !== '').join(' · ');
 }
 

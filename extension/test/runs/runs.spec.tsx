@@ -151,6 +151,14 @@ describe('the table of runs', () => {
 
 describe('a comparison', () => {
   it('says better and worse in words, and leaves out what is empty in all runs', () => {
+    const difference = { commits: ['b1 Fix it'], missing_commits: [], files: ['train.py'], reason: '' };
+    const commit = {
+      commit: '0123456789',
+      branch: '',
+      changed_files: 0,
+      same_changes: null,
+      difference: null
+    };
     const comparison: IRunComparison = {
       runs: [run('a', { display_name: 'first' }), run('b')],
       configuration: [
@@ -158,7 +166,7 @@ describe('a comparison', () => {
         { key: 'options.gpus', values: ['1', '4'] }
       ],
       more: 2,
-      git: [],
+      git: [commit, { ...commit, changed_files: 1, difference }],
       measurements: [
         { name: 'score', unit: 'points', values: [40, 62], changes: [null, 22], better: [null, true] },
         { name: 'energy', unit: 'Wh', values: [null, null], changes: [null, null], better: [null, null] }
@@ -174,5 +182,6 @@ describe('a comparison', () => {
     expect(html).not.toContain('options.qos');
     expect(html).not.toContain('energy');
     expect(html).toContain('2 more differences');
+    expect(html).toContain('01234567 · 1 file changed · 1 commit, 1 file: b1 Fix it; train.py');
   });
 });
