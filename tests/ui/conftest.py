@@ -31,7 +31,7 @@ ARGUMENTS = (
 #: Screenshots of README's gallery by their names; ``GIPFEL_GALLERY=1 pytest tests/ui`` makes them again.
 GALLERY = {
     "22-form-dark": "form",
-    "28-home": "home",
+    "32-home-score": "home",
     "09-widget": "notebook",
     "25-saturation-wide": "panel",
     "39-ended-launch": "launch",

@@ -21,7 +21,7 @@ class LabPage:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.errors: list[str] = []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("pageerror", lambda error: self.errors.append(f"{page.url}: {error.stack}"))
 
     @property
     def panel(self) -> Locator:

@@ -129,6 +129,13 @@ def test_the_homes_card_shows_what_the_lab_shares_and_extends_the_session(
     spark = card.get_by_role("img", name=re.compile("SM"))
     expect(spark.locator("polyline")).to_have_attribute("points", re.compile(r"\d"))
     assert serious_findings(home) == []
+    home.emulate_media(color_scheme="dark")
+    home.reload()
+    expect(spark).to_be_visible()
+    screenshot(home, "32-home-score-dark")
+    home.emulate_media(color_scheme="light")
+    home.reload()
+    expect(spark).to_be_visible()
     screenshot(home, "32-home-score")
     left = card.locator("time")
     expect(left).to_contain_text("1 h")
