@@ -646,6 +646,14 @@ export interface IRuns {
   readonly runs: readonly IRunName[];
 }
 
+/** Where a run is on an MLflow server. */
+export interface IRunTracking {
+  readonly to: string;
+  readonly url: string;
+  readonly sending_s: number | null;
+  readonly problem: string;
+}
+
 /**
  * Figures and events of a time range of a run. `growing` is true while the run is recorded, so that a later
  * request gets more samples.

@@ -1,4 +1,4 @@
-"""An MLflow server in memory for httpx: its requests, limits and errors as far as tracking uses them.
+"""An MLflow server in memory, for httpx or on a port: requests, limits and errors that tracking meets.
 
 Modelled on MLflow 3.17: limits of ``mlflow/utils/validation.py``, parameters that never change, metrics that
 are stored once per name, time, step and value.
@@ -6,7 +6,11 @@ are stored once per name, time, step and value.
 
 import json
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,6 +36,35 @@ class MlflowStandIn:
     def transport(self) -> httpx.MockTransport:
         """Return the transport for a client."""
         return httpx.MockTransport(self.answer)
+
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        """Answer on a port of this machine; yields the address."""
+        stand_in = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                url = f"http://{self.headers['Host']}{self.path}"
+                answer = stand_in.answer(
+                    httpx.Request(self.command, url, headers=dict(self.headers.items()), content=content)
+                )
+                self.send_response(answer.status_code)
+                self.send_header("Content-Length", str(len(answer.content)))
+                self.end_headers()
+                self.wfile.write(answer.content)
+
+            do_GET = do_POST = do_PUT = _answer  # noqa: N815 - the names are those of http.server
+
+            def log_message(self, *_: object) -> None:
+                """Nothing to log."""
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}"
+            finally:
+                server.shutdown()
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         """Return the answer to a request."""

@@ -30,7 +30,7 @@ from gipfel_extension.exporters.mlflow_tracking import (
 from gipfel_extension.exporters.rocrate import write_crate
 from gipfel_extension.exporters.run_document import describe
 from gipfel_extension.telemetry.metric_table import GPU_METRICS
-from gipfel_extension.telemetry.sample import Device, Provenance, Sample
+from gipfel_extension.telemetry.sample import Device, Provenance, Sample, SourceError
 from gipfel_extension.telemetry.store.segments import SegmentWriter
 from gipfel_extension.training.launch import launch
 from gipfel_extension.training.record.spec import LaunchSpec
@@ -106,6 +106,17 @@ def _track(server: MlflowStandIn, environment: dict[str, str], *, token: str = "
 
 def _values(server: MlflowStandIn, run_id: str, name: str) -> list[tuple[int, str]]:
     return sorted((step, value) for key, _, step, value in server.runs[run_id]["metrics"] if key == name)
+
+
+def test_a_run_whose_samples_are_gone_is_tracked_without_its_report(run, environment):
+    def fail(_: Path) -> bytes:
+        raise SourceError("It contains no recording.", "Record again.")
+
+    server = MlflowStandIn()
+    tracked = _track(server, environment, make_report=fail)
+    assert (tracked.complete, len(tracked.skipped)) == (True, 1)
+    assert tracked.skipped[0].startswith("gipfel/report.html: It contains no recording.")
+    assert server.runs["run0"]["status"] == "FINISHED"
 
 
 def test_a_run_and_its_launch_become_a_run_and_a_child(run, environment):

@@ -1,11 +1,16 @@
 """Runs over HTTP: table, notes, comparison, removal and the report of a run, from a real server."""
 
+import asyncio
 import json
+import os
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from mlflow_stand_in import MlflowStandIn
+
+from gipfel_extension.server.run_tracking import RunTrackings
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +68,78 @@ def test_the_report_is_a_page_of_an_origin_of_its_own(server, own):
     assert server.call("gipfel/runs/no-such/report")[0] == 404
 
 
+def _ended_run(folder: Path) -> Path:
+    folder.mkdir()
+    times = {"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T01:00:00Z"}
+    (folder / "record.json").write_text(json.dumps({"kind": "recording", "exit_status": 0, **times}))
+    return folder
+
+
+def test_a_run_is_sent_to_an_mlflow_server_and_problems_are_one_line(server, own):
+    run = _ended_run(Path(server.call("gipfel/run")[1]["run"]).parent / "alps-11")
+    path = f"gipfel/runs/track?run={run.name}"
+    assert server.call(path) == (200, {"to": "", "url": "", "sending_s": None, "problem": ""})
+    stand_in = MlflowStandIn()
+    with stand_in.listening() as address:
+        status, answer = server.call("gipfel/runs/track", "POST", {"run": run.name, "to": f"{address}/"})
+        assert (status, answer["sending_s"]) == (200, 0)
+        server.wait(lambda: server.call(path)[1]["sending_s"] is None, 60)
+        found = server.call(path)[1]
+        assert (found["problem"], found["url"]) == ("", f"{address}/#/experiments/1/runs/run0")
+    assert [(each["status"], each["tags"]["gipfel.run"]) for each in stand_in.runs.values()] == [
+        ("FINISHED", run.name)
+    ]
+    # Nothing listens there any more.
+    assert server.call("gipfel/runs/track", "POST", {"run": run.name, "to": address})[0] == 200
+    server.wait(lambda: server.call(path)[1]["sending_s"] is None, 60)
+    problem = server.call(path)[1]["problem"]
+    assert f"The MLflow server {address} can't be reached" in problem
+    assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["", "  ", "127.0.0.1:5000", "file:///etc/passwd", "javascript:alert(1)", "http://", "http://me:pw@h/",
+     "http://h/?a=b", "http://[", "--json", "http://h\n/", "x" * 3000, "$(touch /tmp/x)"],
+)  # fmt: skip
+def test_an_address_of_something_else_is_refused_and_nothing_is_sent(server, own, to):
+    assert server.call("gipfel/runs/track", "POST", {"run": own, "to": to})[0] == 400
+    assert server.call(f"gipfel/runs/track?run={own}")[1]["sending_s"] is None
+
+
+@pytest.mark.parametrize("run", ["", "no-such", "../..", "a" * 300])
+def test_a_run_that_is_none_is_not_sent(server, run):
+    assert server.call("gipfel/runs/track", "POST", {"run": run, "to": "http://127.0.0.1:1"})[0] == 400
+
+
+def test_the_configured_servers_token_reaches_no_other_server(tmp_path):
+    run = _ended_run(tmp_path / "alps-12")
+
+    async def send(configured: str, to: str) -> str:
+        trackings = RunTrackings(
+            {**os.environ, "MLFLOW_TRACKING_URI": configured, "MLFLOW_TRACKING_TOKEN": "secret"}
+        )
+        trackings.start(run, to)
+        while trackings.state(run).sending_s is not None:
+            await asyncio.sleep(0.05)
+        return trackings.state(run).problem
+
+    with (
+        MlflowStandIn(token="secret").listening() as ours,
+        MlflowStandIn(token="secret").listening() as other,
+    ):
+        assert asyncio.run(send(ours, "")) == ""
+        assert "refuses access" in asyncio.run(send(ours, other))
+
+
+def test_a_page_that_a_browser_must_not_open_is_no_link(tmp_path):
+    run = _ended_run(tmp_path / "alps-13")
+    (run / "tracking.json").write_text(
+        json.dumps({"uri": "javascript:alert(1)//", "experiment": "x", "run_id": "1"})
+    )
+    assert RunTrackings({}).state(run).url == ""
+
+
 @pytest.mark.parametrize(
     ("path", "method"),
     [
@@ -70,6 +147,8 @@ def test_the_report_is_a_page_of_an_origin_of_its_own(server, own):
         ("notes", "POST"),
         ("compare?run=a&run=b", "GET"),
         ("remove", "POST"),
+        ("track?run=a", "GET"),
+        ("track", "POST"),
     ],
 )
 def test_each_route_needs_the_token(server, path, method):

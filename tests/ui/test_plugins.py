@@ -11,6 +11,7 @@ import pytest
 import sleep_kind
 from lab_page import LabPage
 from lab_server import LabServer
+from mlflow_stand_in import MlflowStandIn
 from playwright.sync_api import Locator, Page, expect
 from sleep_kind import SleepKind, install_sleep_kind
 from test_hub_pages import serious_findings
@@ -232,6 +233,49 @@ def test_runs_are_named_pinned_sorted_compared_pruned_and_deleted(
     assert sorted(each.name for each in (server.folder / "runs").glob("made-*")) == ["made-1", "made-2"]
     # The wide panel is closed, so that the other tests find the one in the sidebar.
     lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current .lm-TabBar-tabCloseIcon").click()
+
+
+def test_a_run_is_sent_to_an_mlflow_server_by_one_click(
+    lab: LabPage, server: LabServer, screenshot: Screenshot
+) -> None:
+    _make_run(server, 9)
+    lab.choose_theme("JupyterLab Light")
+    lab.open_panel()
+    runs = lab.open_section("Runs")
+    runs.get_by_role("button", name="Refresh").click()
+    runs.locator("tr[data-run='made-9'] th button").click()
+    send = runs.get_by_role("button", name="Send to MLflow")
+    link = runs.get_by_role("link", name="Open in MLflow")
+    expect(link).to_have_count(0)
+    send.click()
+    dialog = lab.page.get_by_role("dialog")
+    field = dialog.get_by_label("Address of the MLflow server")
+    field.fill("mlflow.example.org")
+    dialog.get_by_role("button", name="Send").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("is not the address of an MLflow server")
+    expect(field).to_have_value("mlflow.example.org")
+    screenshot(lab.page, "86-send-to-mlflow-dialog")
+    stand_in = MlflowStandIn()
+    with stand_in.listening() as address:
+        field.fill(address)
+        dialog.get_by_role("button", name="Send").click()
+        expect(link).to_have_attribute("href", f"{address}/#/experiments/1/runs/run0", timeout=_LIMIT_MS)
+        assert serious_findings(lab.page, "#gipfel-panel") == [], "a run that was sent"
+        screenshot(lab.page, "86-sent-to-mlflow-light")
+        lab.choose_theme("JupyterLab Dark")
+        screenshot(lab.page, "86-sent-to-mlflow-dark")
+        lab.choose_theme("JupyterLab Light")
+    (sent,) = stand_in.runs.values()
+    assert (sent["status"], sent["tags"]["gipfel.run"]) == ("FINISHED", "made-9")
+
+    # The dialog offers the same address; nothing listens there now.
+    send.click()
+    expect(field).to_have_value(address)
+    dialog.get_by_role("button", name="Send").click()
+    expect(runs.get_by_role("status").filter(has_text="Sending to MLflow")).to_be_visible()
+    expect(runs.get_by_text("can't be reached")).to_be_visible(timeout=_LIMIT_MS)
+    screenshot(lab.page, "86-not-sent-to-mlflow")
+    runs.locator("tr[data-run='made-9'] th button").click()
 
 
 def test_the_progress_of_a_staging_is_shown(lab: LabPage, server: LabServer, screenshot: Screenshot) -> None:

@@ -51,6 +51,31 @@ class RequestRefusedError(Exception):
         self.code = code
 
 
+def check_address(uri: str) -> None:
+    """Check the address of a server.
+
+    Raises
+    ------
+    GipfelError
+        The address is not a valid server address, or contains a password.
+    """
+    try:
+        parts = urlsplit(uri)
+        is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        is_server = False
+    if not is_server:
+        raise GipfelError(
+            f"{one_line(uri)[:120]!r} is not the address of an MLflow server.",
+            "Give one that begins with http:// or https://, such as http://127.0.0.1:5000.",
+        )
+    if parts.username or parts.password or parts.query:
+        raise GipfelError(
+            "An address must not contain a user, a password or a query.",
+            "Put a token into $MLFLOW_TRACKING_TOKEN, or give --token-file.",
+        )
+
+
 @dataclass
 class MlflowClient:
     """Connection to a tracking server.
@@ -83,21 +108,7 @@ class MlflowClient:
         GipfelError
             The address is not a valid server address, or contains a password.
         """
-        try:
-            parts = urlsplit(self.uri)
-            is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        except ValueError:
-            is_server = False
-        if not is_server:
-            raise GipfelError(
-                f"{one_line(self.uri)[:120]!r} is not the address of an MLflow server.",
-                "Give one that begins with http:// or https://, such as http://127.0.0.1:5000.",
-            )
-        if parts.username or parts.password or parts.query:
-            raise GipfelError(
-                "An address must not contain a user, a password or a query.",
-                "Put a token into $MLFLOW_TRACKING_TOKEN, or give --token-file.",
-            )
+        check_address(self.uri)
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         self._http = httpx.Client(
             base_url=self.uri.rstrip("/"), headers=headers, timeout=self.timeout_s, transport=self.transport

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.workloads.run_folders import Run, list_runs
 
-from ..telemetry.sample import Device
+from ..telemetry.sample import Device, SourceError
 from ..telemetry.store.overview import Overview, read_overview
 from ..telemetry.user_metrics import UserMetric, UserMetrics, read_metrics
 from .mlflow_client import MlflowClient, MlflowRun, Point
@@ -343,8 +343,14 @@ class Tracker:
         """Upload the files of all targets; return their number, and what was skipped with the reason."""
         uploaded, skipped = 0, []
         if self.make_report is not None:
-            self.client.upload(targets[0].run, "gipfel/report.html", self.make_report(folder))
-            uploaded += 1
+            try:
+                report = self.make_report(folder)
+            except SourceError as error:
+                # The samples behind a score may have been deleted.
+                skipped.append(f"gipfel/report.html: {one_line(str(error))}")
+            else:
+                self.client.upload(targets[0].run, "gipfel/report.html", report)
+                uploaded += 1
         for target in targets:
             for file in target.document.files:
                 try:

@@ -35,6 +35,7 @@ from .runs import (
     RunReportRouteHandler,
     RunsRouteHandler,
     RunTableRouteHandler,
+    RunTrackingRouteHandler,
     ScoreRouteHandler,
 )
 from .saturation import (
@@ -81,6 +82,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/runs/notes", RunNotesRouteHandler),
     (r"gipfel/runs/compare", RunComparisonRouteHandler),
     (r"gipfel/runs/remove", RunRemovalRouteHandler),
+    (r"gipfel/runs/track", RunTrackingRouteHandler),
     (r"gipfel/runs/([A-Za-z0-9][A-Za-z0-9._-]{0,127})/report", RunReportRouteHandler),
     (r"gipfel/lifetime", LifetimeRouteHandler),
     (r"gipfel/lifetime/extend", ExtendRouteHandler),

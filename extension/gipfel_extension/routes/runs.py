@@ -27,6 +27,7 @@ from ..saturation.report.document import compare_documents
 from ..server.history import CONTENT_TYPES, TimeRange, Times, export_content
 from ..server.run_comparison import MAX_RUNS, compare_runs
 from ..server.run_table import Condition, TableRow, run_table
+from ..server.run_tracking import RunTrackings
 from ..server.runs import RunReports
 from ..server.views import View
 from ..telemetry.figures.run_figures import compare_figure
@@ -36,6 +37,7 @@ _RunName = Annotated[OneLine, Field(min_length=1, max_length=200)]
 #: Content security policy of reports, whose scripts run in a separate origin, so they can't use the server.
 _POLICY = "sandbox allow-scripts allow-downloads"
 _reports = RunReports()
+_trackings = RunTrackings()
 _PIECES = 256
 
 
@@ -62,6 +64,18 @@ class RemoveRequest(Frozen):
     """Names of the runs to remove."""
 
     runs: tuple[_RunName, ...] = Field(min_length=1, max_length=100)
+
+
+class TrackingQuery(Frozen):
+    """Name of a run."""
+
+    run: _RunName
+
+
+class TrackingRequest(TrackingQuery):
+    """Run to send to an MLflow server; without an address, to the configured one."""
+
+    to: OneLine = Field("", max_length=2000)
 
 
 class RunTableRouteHandler(GipfelRouteHandler):
@@ -121,6 +135,26 @@ class RunRemovalRouteHandler(GipfelRouteHandler):
         self.finish(await asyncio.to_thread(_remove, tuple(dict.fromkeys(request.runs))))
 
 
+class RunTrackingRouteHandler(GipfelRouteHandler):
+    """``GET``: where a run is on an MLflow server. ``POST``: send it there."""
+
+    @route
+    async def get(self) -> None:
+        """Send whether the run is being sent, and its page on the server."""
+        await self._answer(await _folder(self.query_as(TrackingQuery).run))
+
+    @route
+    async def post(self) -> None:
+        """Start to send the run; a process does it, and ``GET`` says how far it is."""
+        request = self.body_as(TrackingRequest)
+        folder = await _folder(request.run)
+        _trackings.start(folder, request.to)
+        await self._answer(folder)
+
+    async def _answer(self, folder: Path) -> None:
+        self.finish((await asyncio.to_thread(_trackings.state, folder)).model_dump())
+
+
 class RunReportRouteHandler(GipfelRouteHandler):
     """``GET``: report of a run as a page, which everybody who may access this server can open."""
 
@@ -144,6 +178,10 @@ class RunReportRouteHandler(GipfelRouteHandler):
         # APIHandler's finish would set the content type to JSON.
         self.set_header("Cache-Control", "private, no-cache")
         self.finish(page, set_content_type="text/html; charset=UTF-8")
+
+
+async def _folder(name: str) -> Path:
+    return await asyncio.to_thread(find_folder, name, runs_root(dict(os.environ)))
 
 
 def _rows(query: TableQuery) -> list[dict[str, object]]:

@@ -280,6 +280,19 @@ class Runs(ResponseModel):
     runs: list[RunName]
 
 
+class RunTracking(ResponseModel):
+    """Where a run is on an MLflow server."""
+
+    to: str
+    """Configured address of the server; empty if none is."""
+    url: str
+    """Page of the run on the server to which it was sent last; empty if it never was."""
+    sending_s: int | None
+    """Seconds since it is being sent; null if it is not."""
+    problem: str
+    """Why it could not be sent the last time; empty if it could."""
+
+
 class TimeRange(ResponseModel):
     """Figures and events of a time range of a run.
 

@@ -271,14 +271,26 @@ class RunReports:
 
     async def _make(self, run: Path, output: Path, base_url: str) -> None:
         environment = {"JUPYTERHUB_SERVICE_PREFIX": base_url, **self._environment}
-        command = [sys.executable, "-m", "gipfel_extension.cli", "report", str(run), "-o", str(output)]
-        try:
-            done = await run_command(command, environment=environment, limit=_LIMIT_S)
-        except TimeoutError:
-            raise GipfelError(
-                f"The report of {run.name} takes more than {_LIMIT_S:.0f} s.",
-                f"Make it in a terminal: gipfel report {run.name}",
-            ) from None
-        if done.code:
-            message = done.errors.strip().rpartition("\n")[2].removeprefix("gipfel: ")
-            raise GipfelError(message or f"gipfel report ended with exit status {done.code}.")
+        await run_gipfel(("report", str(run), "-o", str(output)), environment, _LIMIT_S)
+
+
+async def run_gipfel(arguments: tuple[str, ...], environment: Mapping[str, str], limit_s: float) -> None:
+    """Run a command of ``gipfel`` about the run in its second argument in a process of its own.
+
+    Raises
+    ------
+    GipfelError
+        It failed, with the last line that it printed, or it takes longer than the limit.
+    """
+    verb, run = arguments[0], Path(arguments[1]).name
+    command = [sys.executable, "-m", "gipfel_extension.cli", *arguments]
+    try:
+        done = await run_command(command, environment=environment, limit=limit_s)
+    except TimeoutError:
+        raise GipfelError(
+            f"`gipfel {verb}` of {run} takes more than {limit_s:.0f} s.",
+            f"Run it in a terminal: gipfel {verb} {run}",
+        ) from None
+    if done.code:
+        message = done.errors.strip().rpartition("\n")[2].removeprefix("gipfel: ")
+        raise GipfelError(message or f"gipfel {verb} ended with exit status {done.code}.")

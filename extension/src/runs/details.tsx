@@ -4,6 +4,7 @@ import * as React from 'react';
 import type { ITableRow } from '../api';
 import { isPosition } from './columns';
 import type { RunsModel } from './model';
+import { RunTracking } from './tracking';
 
 const MAX_NAME = 100;
 const MAX_TAGS = 820;
@@ -64,6 +65,7 @@ export function RunDetails(props: IProps): React.JSX.Element {
         {button(trans.__('Copy link to report'), each => {
           actions.copyLink(each);
         })}
+        <RunTracking run={run.name} model={props.model} trans={trans} />
       </div>
     </div>
   );

@@ -1,19 +1,24 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { IRunComparison, ITableRow } from '../api';
+import type { IRunComparison, IRunTracking, ITableRow } from '../api';
 import { errorMessage } from '../common/error-message';
+import { ViewPoll } from '../common/view-poll';
 import type { IOrder } from './columns';
 import type { INotesChange, RunRequests } from './requests';
 
 /** Age from which the list is fetched again when it becomes visible. */
 const FRESH_MS = 10_000;
+/** Interval at which the server is asked while runs are sent to MLflow. */
+const SENDING_MS = 1_000;
 /** Largest number of runs that the server compares or removes at once. */
 export const MAX_COMPARED = 20;
 export const MAX_REMOVED = 100;
 
 /** The model of the table of runs: the fetched runs and the user's selection, shared by all views. */
 export class RunsModel {
-  constructor(readonly requests: RunRequests) {}
+  constructor(readonly requests: RunRequests) {
+    this._sending = new ViewPoll('tracking', () => this._askSending());
+  }
 
   /** Emitted when anything below has changed. */
   get changed(): ISignal<this, void> {
@@ -32,6 +37,10 @@ export class RunsModel {
   /** Errors of the last action, and why runs were kept. */
   problems: readonly string[] = [];
   busy = false;
+  /** Where runs are on an MLflow server, by name. */
+  trackings: ReadonlyMap<string, IRunTracking> = new Map();
+  /** The address that the user gave last. */
+  lastAddress = '';
 
   /** Fetch the runs if the list is not recent. */
   setVisible(visible: boolean): void {
@@ -88,6 +97,45 @@ export class RunsModel {
     });
   }
 
+  /** Fetch where a run is on an MLflow server. */
+  async fetchTracking(name: string): Promise<void> {
+    try {
+      this._setTracking(name, await this.requests.tracking(name));
+    } catch (error) {
+      this._fail(error);
+    }
+  }
+
+  /** Send a run to an MLflow server; throws an error with a message for the user. */
+  async track(name: string, to: string): Promise<void> {
+    this._setTracking(name, await this.requests.track(name, to));
+    this.lastAddress = to || this.lastAddress;
+  }
+
+  private _setTracking(name: string, tracking: IRunTracking): void {
+    this.trackings = new Map([...this.trackings, [name, tracking]]);
+    const sends = [...this.trackings.values()].some(each => each.sending_s !== null);
+    if (sends !== this._sending.visible) {
+      this._sending.setVisible(sends);
+    }
+    this._changed.emit();
+  }
+
+  private async _askSending(): Promise<number> {
+    const sent = [...this.trackings].filter(([, each]) => each.sending_s !== null);
+    await Promise.all(
+      sent.map(async ([name]) => {
+        this._setTracking(name, await this.requests.tracking(name));
+      })
+    );
+    return SENDING_MS;
+  }
+
+  private _fail(error: unknown): void {
+    this.problems = [errorMessage(error)];
+    this._changed.emit();
+  }
+
   private async _fetch(): Promise<void> {
     const runs = await this.requests.list();
     this._fetchedMs = Date.now();
@@ -110,5 +158,6 @@ export class RunsModel {
   }
 
   private readonly _changed = new Signal<this, void>(this);
+  private readonly _sending: ViewPoll;
   private _fetchedMs = 0;
 }

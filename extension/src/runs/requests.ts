@@ -1,7 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import type { IRunComparison, ITableRow } from '../api';
+import type { IRunComparison, IRunTracking, ITableRow } from '../api';
 import { requestJson } from '../common/request';
 
 /** Maximum number of runs in the table. */
@@ -43,6 +43,16 @@ export class RunRequests {
   compare(runs: readonly string[]): Promise<IRunComparison> {
     const query = runs.map(each => `run=${encodeURIComponent(each)}`).join('&');
     return requestJson(this.settings, `runs/compare?${query}`);
+  }
+
+  /** Return where a run is on an MLflow server. */
+  tracking(run: string): Promise<IRunTracking> {
+    return requestJson(this.settings, `runs/track?run=${encodeURIComponent(run)}`);
+  }
+
+  /** Start to send a run to an MLflow server; without an address, to the configured one. */
+  track(run: string, to: string): Promise<IRunTracking> {
+    return requestJson(this.settings, 'runs/track', 'POST', { run, to });
   }
 
   /** Return the path of a run's report below the server's base URL. */

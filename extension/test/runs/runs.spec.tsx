@@ -2,7 +2,7 @@ import { nullTranslator, type TranslationBundle } from '@jupyterlab/translation'
 import * as React from 'react';
 import { renderToStaticMarkup } from 'react-dom/server';
 
-import type { IRunComparison, ITableRow } from '../../src/api';
+import type { IRunComparison, IRunTracking, ITableRow } from '../../src/api';
 import { arrange, runColumns } from '../../src/runs/columns';
 import { RunComparison } from '../../src/runs/comparison';
 import { RunsModel } from '../../src/runs/model';
@@ -43,6 +43,19 @@ class Requests {
       removed: chosen.filter(each => !names(kept).includes(each)),
       kept: kept.map(each => ({ run: each.name, reason: 'it is pinned' }))
     });
+  }
+
+  readonly tracked: [string, string][] = [];
+  seconds: number | null = 0;
+
+  tracking(): Promise<IRunTracking> {
+    const url = this.seconds === null ? 'http://h/#/experiments/1/runs/2' : '';
+    return Promise.resolve({ to: '', url, sending_s: this.seconds, problem: '' });
+  }
+
+  track(name: string, to: string): Promise<IRunTracking> {
+    this.tracked.push([name, to]);
+    return to === '' ? Promise.reject(new Error('No MLflow server is configured.')) : this.tracking();
   }
 
   compare(chosen: readonly string[]): Promise<IRunComparison> {
@@ -139,6 +152,24 @@ describe('the table of runs', () => {
     expect(requests.compared).toEqual([['b', 'a']]);
     expect(model.problems).toEqual(['One of them is damaged.']);
     expect(model.busy).toBe(false);
+  });
+
+  it('asks how far runs are only while one is being sent, and keeps the address', async () => {
+    jest.useFakeTimers();
+    const { model, requests } = modelOf(run('a'));
+    const asked = jest.spyOn(requests, 'tracking');
+    await expect(model.track('a', '')).rejects.toThrow('No MLflow server is configured.');
+    await model.track('a', 'http://h');
+    expect([model.lastAddress, requests.tracked.length]).toEqual(['http://h', 2]);
+    await jest.advanceTimersByTimeAsync(2500);
+    expect(model.trackings.get('a')?.sending_s).toBe(0);
+    requests.seconds = null;
+    await jest.advanceTimersByTimeAsync(1500);
+    expect(model.trackings.get('a')?.url).toContain('/runs/2');
+    const before = asked.mock.calls.length;
+    await jest.advanceTimersByTimeAsync(60_000);
+    expect(asked.mock.calls.length).toBe(before);
+    jest.useRealTimers();
   });
 
   it('shows a change of the notes', async () => {
