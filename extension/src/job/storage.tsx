@@ -100,7 +100,9 @@ function Files(props: { rows: readonly IJobFiles[]; trans: TranslationBundle }):
     <Table heads={heads}>
       {rows.map(each => (
         <tr key={`${each.node} ${each.directory} ${each.files_class}`}>
-          <th scope="row">{each.directory}</th>
+          <th scope="row" className="jp-Gipfel-job-path">
+            {each.directory}
+          </th>
           <td>{each.files_class}</td>
           <td>{`${each.tier} (${each.filesystem})`}</td>
           <td>{each.written ? trans.__('%1, written', each.pattern) : each.pattern}</td>
