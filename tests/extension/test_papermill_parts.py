@@ -16,7 +16,8 @@ from papermill.cli import _resolve_type
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler import JobStatus
 from gipfel_extension.training.batch import NotebookTask
-from gipfel_extension.training.batch.submitted import TaskView, status_line, status_table
+from gipfel_extension.training.batch.submitted import TaskView
+from gipfel_extension.training.batch.wait import status_line, status_table
 from gipfel_extension.training.papermill.notebook_file import find_kernel
 from gipfel_extension.training.papermill.output import Document, Saver
 from gipfel_extension.training.papermill.parameters import Parameter, check_names, guess, is_misspelt

@@ -214,7 +214,7 @@ def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob", *, as_documen
 
 def _live_table(job_id: str) -> "OnStatus | None":
     """Return the callback that draws the status table; None if stderr is not a terminal."""
-    from ..training.batch.submitted import now, status_table  # noqa: PLC0415
+    from ..training.batch.wait import now, status_table  # noqa: PLC0415
     from .terminal import LiveTable  # noqa: PLC0415
 
     if not LiveTable.is_supported():

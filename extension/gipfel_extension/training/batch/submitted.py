@@ -1,4 +1,4 @@
-"""Submitted batch notebooks: their workload directories, and a table of their state.
+"""Submitted batch notebooks: their workload directories and state.
 
 `BatchKind` makes them workloads for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``. They have no supervisor:
 a reader of the state queries the scheduler, and writes the state of a job that has ended.
@@ -8,14 +8,13 @@ import contextlib
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.scheduler.machine import run_sync
@@ -37,9 +36,6 @@ from ..papermill.progress import Progress, read_progress
 from . import NotebookJob, NotebookOptions, NotebookTask, plan_notebook_job, scheduler_of
 from .dry_run import dry_run_lines
 
-WIDTH = 80
-_MAX_ROWS = 16
-_ORDER = {"FAILED": 0, "RUNNING": 1, "COMPLETING": 1, "CONFIGURING": 1}
 _KEPT_S = 14 * 24 * 3600.0
 _MAX_JOBS = 200
 # Largest assumed difference in seconds between the clocks of nodes.
@@ -251,84 +247,11 @@ class BatchKind:
         return Workload.of(self.name, folder, read_state(folder, WorkloadState), job_id)
 
 
-def status_line(view: TaskView) -> str:
-    """Return the state of one run as a log line."""
-    status, job = view.status, f"job {view.task.job_id}"
-    if view.exit_status is not None:
-        done = f", {view.progress}" if view.progress and view.exit_status else ""
-        return f"{job} ended: {view.job_state}, exit status {view.exit_status}{done}"
-    if status.answer == "unknown":
-        return f"{job} is not known at the moment: {status.reason or 'the scheduler gives no state'}"
-    if status.state != "RUNNING":
-        parts = (status.reason, f"expected {status.expected_start}" if status.expected_start else "")
-        return f"{job} is {status.state}" + "".join(f", {part}" for part in parts if part)
-    where = f" on {', '.join(status.nodes)}" if status.nodes else ""
-    return f"{job} is RUNNING{where}" + (f", {view.progress}" if view.progress else "")
-
-
-def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> list[str]:
-    """Return a table of the runs, at most `WIDTH` wide; of many runs, failed and running ones are shown."""
-    counts = Counter(view.job_state for view in views)
-    heading = f"job {job_id}  " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    named = any(view.task.values for view in views)
-    lines = [
-        heading,
-        f"{'TASK':<6}{'STATE':<11}{'NODE':<14}{'CELLS':<9}{'TIME':<9}{'VALUES' if named else 'CELL'}",
-    ]
-    shown = sorted(views, key=lambda view: _ORDER.get(view.job_state, 2))[:_MAX_ROWS]
-    lines += [_row(view, now) for view in sorted(shown, key=lambda view: _number(view.task.job_id))]
-    if len(views) > len(shown):
-        lines.append(f"and {len(views) - len(shown)} more")
-    return [line[:WIDTH].rstrip() for line in lines]
-
-
-def now() -> datetime:
-    """Return the current time, for `status_table`."""
-    return datetime.now(UTC)
-
-
-def _row(view: TaskView, now: datetime) -> str:
-    progress = view.progress
-    cells = f"{progress.done}/{progress.cells}" if progress else ""
-    node = view.status.nodes[0] if view.status.nodes else ""
-    more = f"+{len(view.status.nodes) - 1}" if len(view.status.nodes) > 1 else ""
-    values = " ".join(f"{name}={one_line(text)}" for name, text in view.task.values.items())
-    details = values or (f"[{progress.current}] {progress.line}" if progress and progress.current else "")
-    if view.exit_status and progress and progress.problem:
-        details = progress.problem
-    elif view.exit_status is None and view.job_state != "RUNNING" and view.status.reason:
-        details = f"{details} ({view.status.reason})".strip()
-    number = view.task.job_id.rpartition("_")[2] if "_" in view.task.job_id else "-"
-    columns = (
-        f"{number:<6}{view.job_state:<11}{(node[:12] + more)[:13]:<14}{cells:<9}{_time(progress, now):<9}"
-    )
-    return columns + details
-
-
 def started_at(progress: Progress | None) -> float | None:
     """Return the start of a run in seconds since 1970; None if it is not known."""
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         return datetime.fromisoformat(progress.started).timestamp() if progress else None
     return None
-
-
-def _time(progress: Progress | None, now: datetime) -> str:
-    if progress is None:
-        return ""
-    seconds = progress.elapsed
-    if progress.state == "running":
-        started = started_at(progress)
-        if started is None:
-            return ""
-        seconds = now.timestamp() - started
-    minutes, rest = divmod(int(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _number(job_id: str) -> int:
-    digits = job_id.rpartition("_")[2]
-    return int(digits) if digits.isdecimal() else 0
 
 
 def _progress_of(submission: SubmittedNotebook, task: NotebookTask) -> Progress | None:

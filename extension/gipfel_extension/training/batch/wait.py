@@ -1,9 +1,11 @@
-"""Waiting for a batch job: reports while it is queued and running, and its exit status."""
+"""Waiting for a batch job: reports while it is queued and running, the table of its runs, its exit status."""
 
 import asyncio
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -14,10 +16,13 @@ from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.workloads.submission import local_jobs_directory
 
 from ...telemetry.files import read_regular, read_tail
-from ..papermill.progress import progress_file, read_progress
+from ..papermill.progress import Progress, progress_file, read_progress
 from . import NotebookJob, NotebookTask
-from .submitted import TaskView, status_line
+from .submitted import TaskView, started_at
 
+WIDTH = 80
+_MAX_ROWS = 16
+_ORDER = {"FAILED": 0, "RUNNING": 1, "COMPLETING": 1, "CONFIGURING": 1}
 _FIRST_S = 0.5
 _MAX_S = 5.0
 _LOG_LINES = 15
@@ -173,3 +178,76 @@ def _exit_status(status: JobStatus, job: NotebookJob, job_id: str, environment: 
         return 1
     forgotten = not status.state
     return recorded if isinstance(recorded, int) and (recorded or forgotten) else 1
+
+
+def status_line(view: TaskView) -> str:
+    """Return the state of one run as a log line."""
+    status, job = view.status, f"job {view.task.job_id}"
+    if view.exit_status is not None:
+        done = f", {view.progress}" if view.progress and view.exit_status else ""
+        return f"{job} ended: {view.job_state}, exit status {view.exit_status}{done}"
+    if status.answer == "unknown":
+        return f"{job} is not known at the moment: {status.reason or 'the scheduler gives no state'}"
+    if status.state != "RUNNING":
+        parts = (status.reason, f"expected {status.expected_start}" if status.expected_start else "")
+        return f"{job} is {status.state}" + "".join(f", {part}" for part in parts if part)
+    where = f" on {', '.join(status.nodes)}" if status.nodes else ""
+    return f"{job} is RUNNING{where}" + (f", {view.progress}" if view.progress else "")
+
+
+def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> list[str]:
+    """Return a table of the runs, at most `WIDTH` wide; of many runs, failed and running ones are shown."""
+    counts = Counter(view.job_state for view in views)
+    heading = f"job {job_id}  " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    named = any(view.task.values for view in views)
+    lines = [
+        heading,
+        f"{'TASK':<6}{'STATE':<11}{'NODE':<14}{'CELLS':<9}{'TIME':<9}{'VALUES' if named else 'CELL'}",
+    ]
+    shown = sorted(views, key=lambda view: _ORDER.get(view.job_state, 2))[:_MAX_ROWS]
+    lines += [_row(view, now) for view in sorted(shown, key=lambda view: _number(view.task.job_id))]
+    if len(views) > len(shown):
+        lines.append(f"and {len(views) - len(shown)} more")
+    return [line[:WIDTH].rstrip() for line in lines]
+
+
+def now() -> datetime:
+    """Return the current time, for `status_table`."""
+    return datetime.now(UTC)
+
+
+def _row(view: TaskView, now: datetime) -> str:
+    progress = view.progress
+    cells = f"{progress.done}/{progress.cells}" if progress else ""
+    node = view.status.nodes[0] if view.status.nodes else ""
+    more = f"+{len(view.status.nodes) - 1}" if len(view.status.nodes) > 1 else ""
+    values = " ".join(f"{name}={one_line(text)}" for name, text in view.task.values.items())
+    details = values or (f"[{progress.current}] {progress.line}" if progress and progress.current else "")
+    if view.exit_status and progress and progress.problem:
+        details = progress.problem
+    elif view.exit_status is None and view.job_state != "RUNNING" and view.status.reason:
+        details = f"{details} ({view.status.reason})".strip()
+    number = view.task.job_id.rpartition("_")[2] if "_" in view.task.job_id else "-"
+    columns = (
+        f"{number:<6}{view.job_state:<11}{(node[:12] + more)[:13]:<14}{cells:<9}{_time(progress, now):<9}"
+    )
+    return columns + details
+
+
+def _time(progress: Progress | None, now: datetime) -> str:
+    if progress is None:
+        return ""
+    seconds = progress.elapsed
+    if progress.state == "running":
+        started = started_at(progress)
+        if started is None:
+            return ""
+        seconds = now.timestamp() - started
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _number(job_id: str) -> int:
+    digits = job_id.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else 0
