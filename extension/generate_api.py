@@ -43,7 +43,7 @@ from gipfel_extension.telemetry.figures.palette import AREAS, PAGE, STATES
 from gipfel_extension.telemetry.metric_table import LineStyle
 from gipfel_extension.telemetry.sample import Device
 from gipfel_extension.topology import cluster
-from gipfel_extension.training.batch.request import BatchRequest
+from gipfel_extension.training.batch.submitted import BatchRequest
 from gipfel_extension.training.papermill.parameters import Parameter
 
 TARGET = Path(__file__).parent / "src" / "api.ts"

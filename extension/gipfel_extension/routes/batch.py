@@ -18,12 +18,14 @@ from gipfel_cluster.workloads.submission import SubmissionContext, submission_co
 
 from ..telemetry.files import read_json
 from ..training.batch import NotebookOptions, plan_notebook_job, scheduler_of
-from ..training.batch.request import SHARED_FIELDS, BatchRequest, request_of
 from ..training.batch.submitted import (
+    SHARED_FIELDS,
+    BatchRequest,
     SubmittedNotebook,
     TaskView,
     list_submitted,
     query_tasks,
+    request_of,
     started_at,
     submit_notebook,
 )

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ..training.batch.request import BatchRequest
+from ..training.batch.submitted import BatchRequest
 from ..training.launches.logs import LogRow
 from ..training.papermill.parameters import Parameter
 from .launches import LogPosition

@@ -2,6 +2,8 @@
 
 `BatchKind` makes them workloads for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``. They have no supervisor:
 a reader of the state queries the scheduler, and writes the state of a job that has ended.
+
+`BatchRequest` has the values of the dialog in which a batch notebook is submitted, also of an earlier job.
 """
 
 import contextlib
@@ -11,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -36,6 +39,11 @@ from ..papermill.progress import Progress, read_progress
 from . import NotebookJob, NotebookOptions, NotebookTask, plan_notebook_job, scheduler_of
 from .dry_run import dry_run_lines
 
+#: Fields of a request that are options of ``gipfel submit`` as they are.
+SHARED_FIELDS = {
+    *("scheduler", "edf", "nodes", "gpus_per_node", "time"),
+    *("partition", "account", "qos", "reservation", "memory", "resume"),
+}
 _KEPT_S = 14 * 24 * 3600.0
 _MAX_JOBS = 200
 # Largest assumed difference in seconds between the clocks of nodes.
@@ -55,6 +63,26 @@ class SubmittedNotebook(Frozen):
     tasks: tuple[NotebookTask, ...] = Field(max_length=10_000)
     options: NotebookOptions
     directory: Path
+
+
+class BatchRequest(Frozen):
+    """Values of the dialog: paths relative to the server's root, and texts as typed (empty: the default)."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    output: str = Field(min_length=1, max_length=4096)
+    parameters: dict[str, str] = Field(default_factory=dict, max_length=1000)
+    grid: dict[str, str] = Field(default_factory=dict, max_length=100)
+    scheduler: str = Field("", max_length=32)
+    edf: str = Field("", max_length=4096)
+    nodes: int = Field(1, ge=1, le=65536)
+    gpus_per_node: int = Field(0, ge=0, le=1024)
+    time: str = Field("", max_length=20)
+    partition: str = Field("", max_length=128)
+    account: str = Field("", max_length=128)
+    qos: str = Field("", max_length=128)
+    reservation: str = Field("", max_length=128)
+    memory: str = Field("", max_length=10)
+    resume: bool = False
 
 
 class TaskView(Frozen):
@@ -143,6 +171,27 @@ def _submitted(environment: Mapping[str, str]) -> list[tuple[Path, SubmittedNote
                 else:
                     found.append((folder, submission))
     return sorted(found, key=lambda each: -each[1].time)[:_MAX_JOBS]
+
+
+def request_of(submission: SubmittedNotebook, root: Path) -> dict[str, Any] | None:
+    """Return the values of the dialog with which the job is submitted again; None if it can't show them."""
+    options, given = submission.options, submission.directory
+    others = (options.parameters_raw, options.parameters_yaml, options.parameters_file)
+    notebook, output = given / options.notebook, given / options.output
+    if any(others) or not (notebook.is_relative_to(root) and output.is_relative_to(root)):
+        return None
+    axes = (axis.partition("=") for axis in options.grid)
+    try:
+        request = BatchRequest(
+            path=notebook.relative_to(root).as_posix(),
+            output=output.relative_to(root).as_posix(),
+            parameters=dict(options.parameters),
+            grid={name: values for name, _, values in axes},
+            **options.model_dump(include=SHARED_FIELDS) | {"scheduler": submission.scheduler},
+        )
+    except ValidationError:
+        return None
+    return request.model_dump()
 
 
 async def query_tasks(
