@@ -124,15 +124,21 @@ def test_without_an_activated_environment_path_decides_unless_only_ours_has_torc
     assert caller_python({"PATH": str(tmp_path)}) == ""
 
 
-def test_a_runtime_for_images_takes_no_rank_of_this_machine(tmp_path: Path) -> None:
-    """It lacks what is installed beside the command, such as torch."""
-    python = tmp_path / "runtime" / "bin" / "python3"
+def _runtime(folder: Path, interpreter: str) -> str:
+    """Make a runtime without kernels for images, whose interpreter is a line of shell; return its prefix."""
+    python = folder / "runtime" / "bin" / "python3"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nexit 9\n")
+    python.write_text(f"#!/bin/sh\n{interpreter}\n")
     python.chmod(0o755)
     about = {"version": "1", "arch": platform.machine(), "key": "k", "distributions": {}}
-    prefix = str(tmp_path / "runtime")
-    (tmp_path / "runtime" / "runtime.json").write_text(json.dumps({**about, "prefix": prefix}))
+    prefix = str(folder / "runtime")
+    (folder / "runtime" / "runtime.json").write_text(json.dumps({**about, "prefix": prefix}))
+    return prefix
+
+
+def test_a_runtime_for_images_takes_no_rank_of_this_machine(tmp_path: Path) -> None:
+    """It lacks what is installed beside the command, such as torch."""
+    prefix = _runtime(tmp_path, "exit 9")
     (tmp_path / "train.py").touch()
     environment = {
         "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GIPFEL_RUNTIME": prefix, "GIPFEL_SCHEDULER": "local",
@@ -143,7 +149,7 @@ def test_a_runtime_for_images_takes_no_rank_of_this_machine(tmp_path: Path) -> N
     assert image.verdict == "pass", image
     job = submission_context(environment)
     assert job.runtime("", "local") == ChosenRuntime(root=prefix, python=sys.executable)
-    assert job.runtime("", "slurm") == ChosenRuntime(root=prefix, python=str(python))
+    assert job.runtime("", "slurm") == ChosenRuntime(root=prefix, python=f"{prefix}/bin/python3")
 
 
 def test_every_rank_of_a_notebook_runs_the_activated_environment(tmp_path: Path, virtual: Path) -> None:
@@ -153,6 +159,8 @@ def test_every_rank_of_a_notebook_runs_the_activated_environment(tmp_path: Path,
     environment = {
         "PATH": f"{virtual}/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(virtual), "HOME": str(tmp_path),
         "GIPFEL_RUNS": str(tmp_path / "runs"), "GIPFEL_SCHEDULER": "local",
+        # A runtime of the source tree would have a kernel for this Python.
+        "GIPFEL_RUNTIME": _runtime(tmp_path, f"exec '{sys.executable}' \"$@\""),
     }  # fmt: skip
     spec = LaunchSpec(target="train.ipynb", kind="notebook", launcher="srun", gpus_per_node=2)
     with pytest.raises(GipfelError, match="venv/bin/python3 can't be the kernel of rank 0: it has no ipyk"):
