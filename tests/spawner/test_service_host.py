@@ -4,6 +4,7 @@ import html
 import http.client
 import json
 import sys
+import time
 import urllib.parse
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
@@ -16,12 +17,13 @@ from jupyterhub.utils import subdomain_hook_idna, subdomain_hook_legacy
 from gipfel_spawner.start.service_host import possible_host
 
 _PROGRAM = """
-import sys
+import os, sys
 from aiohttp import web
 
 async def page(request):
     cookies = sorted(request.cookies)
-    answer = web.json_response({"path": request.path, "cookies": cookies, "host": request.host})
+    content = {"path": request.path, "cookies": cookies, "host": request.host}
+    answer = web.json_response(content, headers={"X-Process": str(os.getpid())})
     answer.set_cookie("own", "1")
     answer.set_cookie("wide", "1", domain="hub.localhost")
     return answer
@@ -37,7 +39,12 @@ parts:
   board:
     command: ["${{python}}", -I, "{program}", "${{socket}}"]
     path: host
-resources: {{cpus: 1}}
+{more}resources: {{cpus: 1}}
+"""
+#: The next job is submitted with the second report, after 30 s.
+_LIMIT_S = 60.0
+_OVERLAP = """keep_up: true
+handover: overlap
 """
 
 
@@ -94,7 +101,7 @@ def test_a_service_that_needs_it_has_a_host_of_its_own(new_hub: Any) -> None:
     (home / "board.py").write_text(_PROGRAM)
     blueprints = home / ".gipfel/blueprints"
     blueprints.mkdir(parents=True)
-    (blueprints / "board.yaml").write_text(_BLUEPRINT.format(program=home / "board.py"))
+    (blueprints / "board.yaml").write_text(_BLUEPRINT.format(program=home / "board.py", more=""))
     port = hub.host.rpartition(":")[2]
     own, path = f"http://board--ada.hub.localhost:{port}", f"http://ada.hub.localhost:{port}/user/ada/board/"
     assert hub.call("POST", "/users/ada/servers/board", {"service": "board"}).status in {201, 202}
@@ -141,11 +148,55 @@ def test_a_service_that_needs_it_has_a_host_of_its_own(new_hub: Any) -> None:
     assert program(headers["Host"]) in {302, 403, 404, 424}
 
 
+def test_the_same_host_answers_from_the_next_job_before_and_after_the_time_limit(new_hub: Any) -> None:
+    hub = new_hub(f"c.EDFSpawner.python = {sys.executable!r}", host="hub.localhost")
+    hub.call("POST", "/users/ada")
+    home = hub.user_home("ada")
+    (home / "board.py").write_text(_PROGRAM)
+    (home / ".gipfel/blueprints").mkdir(parents=True)
+    blueprint = _BLUEPRINT.format(program=home / "board.py", more=_OVERLAP)
+    (home / ".gipfel/blueprints/board.yaml").write_text(blueprint)
+    port = int(hub.host.rpartition(":")[2])
+    own = f"board--ada.hub.localhost:{port}"
+    begun = time.monotonic()
+    options = {"service": "board", "time": "00:01:00"}
+    assert hub.call("POST", "/users/ada/servers/board", options).status in {201, 202}
+    token = hub.call("POST", "/users/ada/tokens", {"scopes": ["access:servers!server=ada/board"]}).content
+
+    def process() -> tuple[int, str | None]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/", headers={"Host": own, "Authorization": f"Bearer {token['token']}"})
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("X-Process")
+
+    first = until(lambda: found if (found := process())[0] == 200 else None, 60, hub)
+    seen = [first]
+
+    def has_next() -> bool:
+        seen.append(process())
+        return seen[-1] != first
+
+    until(has_next, _LIMIT_S + 30, hub)
+    assert time.monotonic() - begun < _LIMIT_S, "the next job takes over before the time limit"
+    while time.monotonic() - begun < _LIMIT_S + 10:
+        seen.append(process())
+        time.sleep(0.2)
+    # No request failed, and none was answered by the earlier job once the next one had taken over.
+    assert {status for status, _ in seen} == {200}
+    change = next(place for place, each in enumerate(seen) if each != first)
+    assert first not in seen[change:]
+    # The next job has sessions of its own: the hub's login leads back without a question.
+    ada = _Person(hub, "ada")
+    assert ada.visit(f"http://{own}/deep")[0] == 200
+    assert ada.visited[-1] == f"http://{own}/deep"
+    hub.call("DELETE", "/users/ada/servers/board")
+
+
 def test_the_form_says_why_a_service_can_have_no_host_of_its_own(hub: Any) -> None:
     hub.call("POST", "/users/cyd")
     home = hub.user_home("cyd")
     (home / ".gipfel/blueprints").mkdir(parents=True)
-    (home / ".gipfel/blueprints/board.yaml").write_text(_BLUEPRINT.format(program="/x"))
+    (home / ".gipfel/blueprints/board.yaml").write_text(_BLUEPRINT.format(program="/x", more=""))
     hub.call("POST", "/users/cyd/servers/board", {"service": "board"})
     events = hub.call("GET", "/users/cyd/servers/board/progress").body.decode()
     assert "Board needs a host name of its own" in html.unescape(events), events

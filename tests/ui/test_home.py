@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from hub_pages import HubPages
 from hub_process import HubProcess, proxy_folder
+from lab_page import LabPage
 from many_nodes import record_node
 from playwright.sync_api import Page, expect
+from test_hub_pages import serious_findings
 
 from gipfel_extension.cli.report import report_link
 
@@ -146,6 +148,49 @@ def test_a_service_is_shared_and_its_access_ended_by_click(
     assert "Shared with you" not in other.home_page(hub.password)
     owner._client.delete(api)
     expect(card).to_have_attribute("data-state", "stopped", timeout=30_000)
+
+
+def test_a_service_is_shared_from_the_panel_and_its_access_ended_by_click(
+    pages: HubPages, hub: HubProcess, tmp_path: Path, screenshot: Callable[[Page, str], Path]
+) -> None:
+    (tmp_path / "pipe.yaml").write_text(_PIPE)
+    owner, other = hub.user(_USER), hub.user("otto")
+    api = f"/hub/api/users/{_USER}/servers/pipe"
+    assert owner._client.post(api, json={"service": str(tmp_path / "pipe.yaml")}).status_code in {201, 202}
+    pages.open_form()
+    pages.fill()
+    pages.start()
+    pages.wait_for_lab()
+    lab = LabPage(pages.page)
+    lab.wait_until_loaded()
+    lab.decline_news()
+    lab.choose_theme("JupyterLab Light")
+    lab.open_panel()
+    card = lab.open_section("Workloads").locator("[data-workload='service:pipe']")
+    expect(card).to_have_attribute("data-state", "running", timeout=60_000)
+    card.get_by_role("button", name="Share: service pipe").click()
+    dialog = pages.page.get_by_role("dialog")
+    # Its own user needs no share: the form keeps what was filled in.
+    dialog.get_by_label("Name").fill(_USER)
+    dialog.get_by_role("button", name="Share").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("yours already", timeout=30_000)
+    dialog.get_by_label("Name").fill("otto")
+    dialog.get_by_label("For").select_option(label="8 hours")
+    screenshot(pages.page, "34-panel-share")
+    dialog.get_by_role("button", name="Share").click()
+    expect(card).to_contain_text("Shared with the user otto until", timeout=30_000)
+    expect(card.locator("time[datetime]").last).to_have_text(re.compile(r"until .*P[SD]T"))
+    assert serious_findings(pages.page, "#gipfel-panel") == [], "a shared service"
+    screenshot(pages.page, "34-panel-shared-light")
+    lab.choose_theme("JupyterLab Dark")
+    screenshot(pages.page, "34-panel-shared-dark")
+    assert "Shared with you" in other.home_page(hub.password)
+    card.get_by_role("button", name="End access: of otto to pipe").click()
+    expect(card).not_to_contain_text("Shared with", timeout=30_000)
+    assert "Shared with you" not in other.home_page(hub.password)
+    assert not lab.errors
+    owner._client.delete(api)
+    owner.stop_server()
 
 
 def test_the_home_fits_a_narrow_window_in_the_dark(
