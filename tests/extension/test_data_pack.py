@@ -384,6 +384,13 @@ def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["data", "verify", image, "--sample", "50"]) == 0
     assert main(["data", "pack", str(tmp_path / "none"), str(tmp_path / "b.sqsh")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.txt").write_text("a")
+    capsys.readouterr()
+    assert main(["data", "pack", str(tmp_path / "one"), str(tmp_path / "one.sqsh")]) == 0
+    assert "one.sqsh: 1 file, 1 B in " in capsys.readouterr().out
+    assert main(["data", "verify", str(tmp_path / "one.sqsh")]) == 0
+    assert re.search(r"is whole: \d+ chunks?, 1 file, root ", capsys.readouterr().out)
 
 
 def test_readers_see_no_difference_between_mount_and_source(tmp_path: Path) -> None:
