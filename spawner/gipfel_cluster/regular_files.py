@@ -56,7 +56,13 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     OSError
         The file cannot be opened, or is a pipe, a device, a directory or a symbolic link.
     """
-    handle = os.open(path, os.O_RDONLY | _OPEN | (0 if follow else os.O_NOFOLLOW))
+    try:
+        handle = os.open(path, os.O_RDONLY | _OPEN | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow and Path(path).is_symlink():
+            # The system's text is "Too many levels of symbolic links".
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
+        raise
     _check_regular(handle, path)
     return os.fdopen(handle, "rb")
 

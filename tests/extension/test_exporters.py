@@ -200,12 +200,22 @@ def test_a_running_run_is_completed_later(run, environment):
         ("file:///srv/mlruns", "is not the address"),
         ("http://", "is not the address"),
         ("http://[", "is not the address"),
+        ("http://mlflow.test:99999", "is not the address"),
+        ("http://mlflow.test\nX: y", "is not the address"),
+        (f"http://{'a' * 64}.test", "is not the address"),
         ("http://ada:pw@mlflow.test", "must not contain a user"),
     ],
 )
 def test_an_address_that_is_not_a_servers_is_refused(uri, problem):
     with pytest.raises(GipfelError, match=problem):
         MlflowClient(uri)
+
+
+@pytest.mark.parametrize("token", ["se cret", "secret\nX: y", "s\xe9cret", "secret\ufffd"])
+def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(token):
+    with pytest.raises(GipfelError, match="another character that tokens don't have") as refused:
+        MlflowClient("http://mlflow.test", token)
+    assert "cret" not in str(refused.value)
 
 
 def test_refusals_say_what_to_do(run, environment):
@@ -393,6 +403,9 @@ def test_the_commands_write_and_refuse(run, environment, tmp_path, monkeypatch, 
     assert "alps-8" in capsys.readouterr().out
     assert main(["track", "alps-7"]) == 2
     assert main(["track", "--to", URI]) == 2
+    for experiment in ("", "two\nlines", "x" * 501):
+        assert main(["track", "alps-7", "--to", URI, "--experiment", experiment]) == 2
+    assert "more than 500 characters" in capsys.readouterr().err
     token = tmp_path / "token"
     token.write_text("secret")
     token.chmod(0o644)

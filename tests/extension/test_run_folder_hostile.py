@@ -160,9 +160,7 @@ def test_only_regular_files_are_opened_and_none_beyond_its_bound(tmp_path: Path)
     link.symlink_to(file)
     for path in (pipe, link, tmp_path, Path("/dev/zero")):
         for opened in (open_regular, open_log):
-            with pytest.raises(
-                OSError, match=r"not a regular file|symbolic links|a directory|No such device"
-            ):
+            with pytest.raises(OSError, match=r"not a regular file|symbolic link|a directory|No such device"):
                 opened(path)
     assert read_regular(link, 10, follow=True) == b"0123456789"
     with pytest.raises(OSError, match="it is larger than 9 bytes"):

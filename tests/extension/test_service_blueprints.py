@@ -167,6 +167,17 @@ def test_values_and_references_are_filled_in_once(tmp_path: Path) -> None:
     assert resolve_part(echo, references)[0] == ("echo", "${socket}; rm -rf $HOME")
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, text: str) -> None:
+    ratio = GOOD.replace("rows: {type: int, default: 10}", "rows: {type: float, default: 0.5}")
+    blueprint = read_blueprint(_write(tmp_path, ratio))
+    assert parameter_values(blueprint, {"logs": "a", "rows": "2"})["rows"] == 2.0
+    with pytest.raises(GipfelError, match="'rows' is not of type float"):
+        parameter_values(blueprint, {"logs": "a", "rows": text})
+    with pytest.raises(GipfelError, match="the default is not of type float"):
+        read_blueprint(_write(tmp_path, ratio.replace("0.5", ".inf")))
+
+
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [

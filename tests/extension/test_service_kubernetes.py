@@ -316,6 +316,11 @@ def test_the_command_writes_the_files_and_names_the_next_steps(
     assert "has no time limit" in written.err
     assert main([*command, "--image", IMAGE, "--gpu-part", "web", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "board"
+    # 0 is not "by default", and a misspelt part is refused although one part alone needs no option.
+    assert main([*command, "--image", IMAGE, "--gpu-part", "web", "--user-id", "0"]) == 1
+    assert "--user-id can't be used" in capsys.readouterr().err
+    assert main([*command, "--image", IMAGE, "--gpu-part", "wbe"]) == 1
+    assert "board has no part 'wbe'. Choose one of: cache, db, web." in capsys.readouterr().err
 
 
 def test_the_probe_tells_who_answers(tmp_path: Path) -> None:

@@ -219,6 +219,10 @@ def test_a_directory_is_applied_again_only_after_a_change(gipfel: Command, tmp_p
         assert problem in gipfel("service", "apply", str(wanted), "--here", status=1).stderr
     (wanted / "params.yaml").write_text("directry: /\n")
     assert "has no parameter" in gipfel("service", "apply", str(wanted), "--here", status=1).stderr
+    circle = wanted.with_name("circle")
+    circle.symlink_to(circle)
+    refused = gipfel("service", "apply", str(circle), "--here", status=1).stderr
+    assert "can't be read: Too many levels of symbolic links" in refused
     assert not _services(tmp_path)
     (wanted / "params.yaml").write_text(f"directory: {wanted}\n")
     url = gipfel("service", "apply", str(wanted), "--here").stdout.strip()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..exporters.mlflow_tracking import Progress, TrackedRun, Tracker
 
 _SHOWN = 10
+_MAX_EXPERIMENT = 500
 _HELP = """Send messages about your jobs by e-mail, Slack or ntfy: a start, an end, a failure, a problem.
 
 \b
@@ -236,6 +237,11 @@ def track(
         raise click.UsageError("Give either a RUN or --pending.")
     if not uri:
         raise click.UsageError("Give the server's address with --to or in $MLFLOW_TRACKING_URI.")
+    if not experiment.strip() or not experiment.isprintable() or len(experiment) > _MAX_EXPERIMENT:
+        problem = (
+            f"The experiment's name is empty, has a line break or more than {_MAX_EXPERIMENT} characters."
+        )
+        raise click.UsageError(problem)
     client = MlflowClient(uri.rstrip("/"), _token(token_file))
     try:
         tracked = [
@@ -308,7 +314,7 @@ def _token(path: Path | None) -> str:
         The file can't be read, or others may read it.
     """
     if path is None:
-        return os.environ.get("MLFLOW_TRACKING_TOKEN", "")
+        return os.environ.get("MLFLOW_TRACKING_TOKEN", "").strip()
     from gipfel_cluster.regular_files import read_secret  # noqa: PLC0415
 
     return read_secret(path.expanduser()).decode("ascii", "replace").strip()

@@ -235,7 +235,8 @@ def apply(context: click.Context, /, *, directory: Path, **options: Any) -> int:
     from ..services.plan import read_parameters  # noqa: PLC0415
     from ..services.start import ServiceKind  # noqa: PLC0415
 
-    path = str(directory.resolve() / "blueprint.yaml")
+    # Path.resolve raises RuntimeError where links lead in a circle.
+    path = os.path.abspath(directory / "blueprint.yaml")  # noqa: PTH100
     typed = read_parameters(directory / "params.yaml")
     unset = {"engine": "", "time": "", "partition": "", "nodes": None, "gpus": None}
     wanted = _spec(path, typed, {**unset, **options})

@@ -346,7 +346,12 @@ def _target(options: dict[str, Any]) -> "Target":
 
     from ..services.kubernetes import Target  # noqa: PLC0415 - pydantic
 
-    given = {key: value for key, value in options.items() if value not in {None, False} and key != "to"}
+    # 0 is a value, which equals False.
+    given = {
+        key: value
+        for key, value in options.items()
+        if value is not None and value is not False and key != "to"
+    }
     try:
         return Target.model_validate(given)
     except ValidationError as error:

@@ -61,7 +61,9 @@ def check_address(uri: str) -> None:
     """
     try:
         parts = urlsplit(uri)
-        is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        # urlsplit removes line breaks; the codec refuses labels of more than 63 characters.
+        is_server = parts.scheme in {"http", "https"} and uri.isprintable()
+        is_server &= bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         is_server = False
     if not is_server:
@@ -109,6 +111,12 @@ class MlflowClient:
             The address is not a valid server address, or contains a password.
         """
         check_address(self.uri)
+        if any(not "!" <= each <= "~" for each in self.token):
+            # Without the token itself, which httpx would write into its error.
+            raise GipfelError(
+                "The token has a space, a line break or another character that tokens don't have.",
+                "Correct $MLFLOW_TRACKING_TOKEN, or the file of --token-file.",
+            )
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         self._http = httpx.Client(
             base_url=self.uri.rstrip("/"), headers=headers, timeout=self.timeout_s, transport=self.transport

@@ -14,6 +14,7 @@ the directories of packages, and in Gipfel's ``catalogue/``, in this order. A pa
 directory has blueprints, as an entry point of the group ``gipfel.blueprints``.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -241,7 +242,9 @@ class Blueprint(Frozen):
 
 
 def has_type(value: object, type_: str) -> bool:
-    """Return whether a value has the type of a parameter; a bool is not a number."""
+    """Return whether a value has the type of a parameter; a bool is not a number, nor is infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
     return isinstance(value, _TYPES[type_]) and (isinstance(value, bool) == (type_ == "bool"))
 
 

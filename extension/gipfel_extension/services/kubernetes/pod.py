@@ -159,7 +159,12 @@ def _check(spec: ServiceSpec, target: Target) -> None:
                 f"The part {name} runs a program of Gipfel, which the image does not have.",
                 "Run it on Slurm: `gipfel service up`.",
             )
-    if blueprint.resources.gpus and len(blueprint.parts) > 1 and target.gpu_part not in blueprint.parts:
+    if target.gpu_part and target.gpu_part not in blueprint.parts:
+        raise GipfelError(
+            f"{spec.name} has no part {target.gpu_part[:40]!r}.",
+            f"Choose one of: {', '.join(sorted(blueprint.parts))}.",
+        )
+    if blueprint.resources.gpus and len(blueprint.parts) > 1 and not target.gpu_part:
         raise GipfelError(
             f"Containers of a pod can't share {spec.name}'s GPUs.",
             f"Name the part that gets them: --gpu-part {' or '.join(sorted(blueprint.parts))}.",
