@@ -266,6 +266,17 @@ def test_a_slow_server_is_one_line(run, environment):
     assert len(pauses) == 4
 
 
+def test_an_answer_that_never_ends_is_one_line(run, environment):
+    seconds = iter(range(0, 1000, 10))
+
+    def drip(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=(b" " for _ in range(10**6)))
+
+    client = MlflowClient(URI, clock=lambda: next(seconds), transport=httpx.MockTransport(drip))
+    with pytest.raises(GipfelError, match="the answer is not complete after 60 s"):
+        Tracker(client, "llama").track(find_run("alps-7", environment))
+
+
 def test_hardware_metrics_are_bounded(run):
     series = hardware_series(run, max_points=600)
     assert 6 * 30 <= sum(len(each.values) for each in series) <= 1.1 * 600

@@ -85,6 +85,7 @@ def test_energy_is_that_of_ended_jobs_where_slurm_measures_it() -> None:
     # Slurm's "no value" and "infinite".
     for unknown in (2**64 - 2, 2**64 - 1):
         assert parse_energy(ended + f"cpu=1,energy={unknown}|5\n") == pytest.approx(2.0)
+    assert parse_energy(ended + f"cpu=1,gres/gpu={'9' * 5000},energy={'9' * 5000}|5\n") == pytest.approx(2.0)
     commands = Commands({"sacct": ended, "scontrol": _LIMITS}, {})
     found = asyncio.run(SlurmUsage(commands).gpu_usage("nobody", date(2026, 11, 1)))
     assert found.energy_kwh == pytest.approx(2.0)

@@ -22,6 +22,8 @@ from gipfel_cluster.model import GipfelError, one_line
 MAX_METRICS, MAX_PARAMETERS, MAX_TAGS = 1000, 100, 100
 _MAX_PARAMETER, _MAX_TAG, _MAX_TAG_NAME = 6000, 8000, 250
 _MAX_ANSWER_BYTES = 16 << 20
+#: Limit in seconds for the body of an answer; a byte now and then keeps the timeout of a read from passing.
+_MAX_ANSWER_S = 60.0
 #: HTTP status codes of temporary errors, after which a request is repeated.
 _PASSING = frozenset((429, 502, 503, 504))
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0)
@@ -93,12 +95,15 @@ class MlflowClient:
         Token that is sent as ``Authorization: Bearer``; empty for none.
     sleep
         Function that waits for a number of seconds before a request is repeated.
+    clock
+        Function that returns seconds, for the time limit of an answer.
     """
 
     uri: str
     token: str = ""
     timeout_s: float = 30.0
     sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
     transport: httpx.BaseTransport | None = None
     _http: httpx.Client = field(init=False, repr=False)
 
@@ -290,7 +295,7 @@ class MlflowClient:
                 with self._http.stream(
                     method, path, content=content, params=params, headers=_headers(method)
                 ) as answer:
-                    text = _read(answer)
+                    text = _read(answer, self.clock)
                     if answer.is_success:
                         return text
                     problem = f"status {answer.status_code}"
@@ -310,12 +315,14 @@ def _headers(method: str) -> dict[str, str]:
     return {"Content-Type": "application/octet-stream" if method == "PUT" else "application/json"}
 
 
-def _read(answer: httpx.Response) -> bytes:
-    content = bytearray()
+def _read(answer: httpx.Response, clock: Callable[[], float]) -> bytes:
+    content, deadline = bytearray(), clock() + _MAX_ANSWER_S
     for piece in answer.iter_bytes():
         content += piece
         if len(content) > _MAX_ANSWER_BYTES:
             raise RequestRefusedError("404", "the answer is larger than 16 MiB")
+        if clock() > deadline:
+            raise RequestRefusedError("504", f"the answer is not complete after {_MAX_ANSWER_S:g} s")
     return bytes(content)
 
 

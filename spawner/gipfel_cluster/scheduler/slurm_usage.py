@@ -397,4 +397,4 @@ def _association(line: str) -> _Association:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= len(str(2**64)) else 0
