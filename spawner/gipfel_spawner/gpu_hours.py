@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.protocol import GpuUsage
-from gipfel_cluster.scheduler.slurm_usage import budget_text, energy_text, hours_text
+from gipfel_cluster.scheduler.slurm_usage import SHARE, budget_text, energy_text, hours_text, share_text
 
 from .cluster import Cluster, ClusterSettings
 from .history import SessionHistory
@@ -21,7 +21,7 @@ _PATIENCE_S = 1.0
 
 
 class GpuHours(Frozen):
-    """GPU hours and energy of this month as ``text``, and a line for each account with limited GPU hours."""
+    """GPU hours and energy of this month as ``text``, and lines for accounts with limits or shares."""
 
     text: str
     budgets: tuple[str, ...] = ()
@@ -84,6 +84,7 @@ async def summarize(
         energy += [] if usage.energy_kwh is None else [usage.energy_kwh]
         place = f" on {', '.join(names)}" if len(usages) > 1 else ""
         budgets += [f"{budget_text(each)}{place}" for each in usage.budgets]
+        budgets += [f"{SHARE}, {share_text(each)}{place}" for each in usage.shares]
     measured = f" and {energy_text(sum(energy))}" if energy else ""
     if any(usage is None for _, usage in usages):
         known = f"at least {hours_text(total)}{measured}" if total else "unknown"

@@ -226,7 +226,7 @@ def test_what_slurms_limits_would_hold_for_ever_is_refused_before_the_start(
     standing = check(gpus_per_node=3)
     assert standing.startswith("Used this month: 0.0 GPU hours. Share of the cluster, physics: "), standing
     quota = asyncio.run(ours.quota(user.name))
-    assert {(each.account, each.used) for each in quota.shares} >= {("physics", 0.0)}
+    assert {(each.account, each.used) for each in quota.usage.shares} >= {("physics", 0.0)}
     shown = {each.title: each.lines for each in quota_sections(quota)}
     physics = shown["Account physics (default), QoS long, normal"]
     assert "account physics: 3 GPUs at once, 0 in use" in physics

@@ -42,6 +42,7 @@ billing=1,cpu=1,gres/gpu:gh200=2,gres/gpu=2,node=1|76
 billing=1,cpu=1,gres/gpu:gh200=1,gres/gpu=1,node=1|97
 billing=1,cpu=1,node=1|10
 """
+_SHARES = " physics|nobody|0.250000|0.125000|0.700000\n"
 _MONTH = datetime(2026, 11, 1, tzinfo=UTC)
 
 
@@ -67,7 +68,7 @@ class Commands:
 
 
 def usage(user: str = "nobody", **errors: str) -> tuple[GpuUsage, Commands]:
-    commands = Commands({"sacct": _JOBS, "scontrol": _LIMITS}, errors)
+    commands = Commands({"sacct": _JOBS, "scontrol": _LIMITS, "sshare": _SHARES}, errors)
     return asyncio.run(SlurmUsage(commands).gpu_usage(user, date(2026, 11, 1))), commands
 
 
@@ -86,7 +87,7 @@ def test_energy_is_that_of_ended_jobs_where_slurm_measures_it() -> None:
     for unknown in (2**64 - 2, 2**64 - 1):
         assert parse_energy(ended + f"cpu=1,energy={unknown}|5\n") == pytest.approx(2.0)
     assert parse_energy(ended + f"cpu=1,gres/gpu={'9' * 5000},energy={'9' * 5000}|5\n") == pytest.approx(2.0)
-    commands = Commands({"sacct": ended, "scontrol": _LIMITS}, {})
+    commands = Commands({"sacct": ended, "scontrol": _LIMITS, "sshare": _SHARES}, {})
     found = asyncio.run(SlurmUsage(commands).gpu_usage("nobody", date(2026, 11, 1)))
     assert found.energy_kwh == pytest.approx(2.0)
     assert [energy_text(each) for each in (0.0123, 0.9999, 1.754, 99.4, 12345.6)] == [
@@ -178,6 +179,14 @@ def test_the_form_shows_the_energy_of_those_schedulers_that_measure_it(history: 
     assert both.text == "13.5 GPU hours and 4.2 kWh used this month by your jobs"
     partly = told([(("alps",), measured), (("eiger",), None)], history)
     assert partly.text.startswith("GPU hours this month: at least 10.5 and 4.2 kWh (no answer")
+
+
+def test_the_form_shows_shares(history: SessionHistory) -> None:
+    found = told([(("alps",), usage()[0])], history)
+    assert found.budgets[-1] == (
+        "Share of the cluster, physics: 25.0 %, used 12.5 % recently, priority 0.70 of 1"
+    )
+    assert usage(sshare="sshare: error: no multifactor\n")[0].shares == ()
 
 
 def test_a_scheduler_without_an_answer_is_not_counted_as_zero(history: SessionHistory) -> None:

@@ -180,8 +180,8 @@ class _Accounting(_Slurm):
         budgets = (GpuBudget(account="physics", limit=1000, remaining=998.25),)
         others = (GpuBudget(account="course", limit=1, remaining=1),)
         shares = (Share(account="physics", share=0.25, used=0.125, factor=0.7),)
-        usage = GpuUsage(used=12.04, energy_kwh=3.4, budgets=budgets + others)
-        return Quota(choices=_choices(), usage=usage, shares=shares)
+        usage = GpuUsage(used=12.04, energy_kwh=3.4, budgets=budgets + others, shares=shares)
+        return Quota(choices=_choices(), usage=usage)
 
 
 def test_what_a_job_starts_with_is_reported_at_each_start(tmp_path):

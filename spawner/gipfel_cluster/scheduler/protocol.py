@@ -325,12 +325,13 @@ class GpuBudget(Frozen):
 class GpuUsage(Frozen):
     """GPU hours of a user's jobs, and energy of those that ended; None if the scheduler does not know them.
 
-    ``budgets`` has the user's accounts whose GPU hours are limited.
+    ``budgets`` has the user's accounts whose GPU hours are limited, ``shares`` the shares of the cluster.
     """
 
     used: float | None = None
     energy_kwh: float | None = None
     budgets: tuple[GpuBudget, ...] = ()
+    shares: tuple[Share, ...] = ()
 
 
 @runtime_checkable
@@ -363,7 +364,7 @@ class Waits(Frozen):
 
 
 class Quota(Frozen):
-    """Limits of a user's jobs (in ``choices``), GPU hours of this month, waits, and shares of the cluster.
+    """Limits of a user's jobs (in ``choices``), GPU hours of this month, waits, and shares (in ``usage``).
 
     ``usage`` has the GPU hours in total, ``spent`` those by account and service.
     """
@@ -371,7 +372,6 @@ class Quota(Frozen):
     choices: Choices = Choices()
     usage: GpuUsage = GpuUsage()
     waits: tuple[Waits, ...] = ()
-    shares: tuple[Share, ...] = ()
     spent: tuple[Spent, ...] = ()
 
 

@@ -267,7 +267,6 @@ class SlurmScheduler:
             choices=choices,
             usage=await self._usage.gpu_usage(user, month),
             waits=await self._usage.waits(user, now),
-            shares=await self._usage.shares(user),
             spent=await self._usage.spent(user, month),
         )
 

@@ -35,6 +35,7 @@ _MAX_DEPTH = 50
 _MAX_JOULES = 2**62
 #: Prefix of the names of Gipfel's jobs, before the name of a service or one of the other kinds.
 JOB_PREFIX = "gipfel-"
+SHARE = "Share of the cluster"
 _OTHER_KINDS = frozenset(("launch", "notebook", "server"))
 
 
@@ -73,7 +74,7 @@ class SlurmUsage:
             # Some sites refuse this query; the hours are known without it.
             budgets = ()
         hours, energy = parse_gpu_hours(jobs.output), parse_energy(jobs.output)
-        return GpuUsage(used=hours, energy_kwh=energy, budgets=budgets)
+        return GpuUsage(used=hours, energy_kwh=energy, budgets=budgets, shares=await self.shares(user))
 
     async def shares(self, user: str) -> tuple[Share, ...]:
         """Return the user's shares, from ``sshare``; empty if Slurm does not weigh jobs by them."""
@@ -282,14 +283,11 @@ def quota_sections(quota: Quota) -> Iterator[QuotaSection]:
         yield QuotaSection(title=f"QoS {qos}", lines=lines)
     if usage.used is not None:
         yield QuotaSection(title=_used_text(usage), lines=tuple(_spent_lines(quota.spent)))
-    if quota.shares:
-        yield QuotaSection(title=_SHARE, lines=tuple(map(_share_text, quota.shares)))
+    if usage.shares:
+        yield QuotaSection(title=SHARE, lines=tuple(map(share_text, usage.shares)))
     if quota.waits:
         waits = tuple(map(wait_text, quota.waits))
         yield QuotaSection(title="Waits of your jobs in 90 days", lines=waits)
-
-
-_SHARE = "Share of the cluster"
 
 
 def standing_text(quota: Quota, account: str) -> str:
@@ -299,7 +297,7 @@ def standing_text(quota: Quota, account: str) -> str:
     """
     parts = [] if quota.usage.used is None else [_used_text(quota.usage)]
     parts += [budget_text(each) for each in quota.usage.budgets if each.account == account]
-    parts += [f"{_SHARE}, {_share_text(each)}" for each in quota.shares if each.account == account]
+    parts += [f"{SHARE}, {share_text(each)}" for each in quota.usage.shares if each.account == account]
     return " ".join(f"{part}." for part in parts)
 
 
@@ -319,7 +317,8 @@ def _used_text(usage: GpuUsage) -> str:
     return f"Used this month: {usage.used or 0.0:.1f} GPU hours{energy}"
 
 
-def _share_text(share: Share) -> str:
+def share_text(share: Share) -> str:
+    """Return an account's share, used and promised, without a full stop."""
     return (
         f"{share.account}: {100 * share.share:.1f} %, used {100 * share.used:.1f} % recently, "
         f"priority {share.factor:.2f} of 1"
