@@ -10,22 +10,19 @@ import hashlib
 import os
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 
 from .model import Frozen, OneLine, one_line
+from .process.tree import read_output
 
 #: Seconds for all git commands of one call. On a slow file system they are killed after this time, since the
 #: start of the user's program waits for them; the state is then unknown.
 _LIMIT_S = 2.0
-#: Seconds for a killed process to end.
-_KILL_S = 0.5
 _MAX_BYTES = 16 << 20
 _MAX_COMMITS, _MAX_FILES = 50, 200
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -147,25 +144,5 @@ def _git(directory: Path, environment: Mapping[str, str], *arguments: str, deadl
         )
     except (OSError, ValueError):
         return None
-    output = _read(process, deadline)
+    output = read_output(process, _MAX_BYTES, deadline)
     return output if process.returncode == 0 and len(output) <= _MAX_BYTES else None
-
-
-def _read(process: subprocess.Popen[bytes], deadline: float) -> bytes:
-    """Return what a process printed, and end it; its return code is None if it could not be ended."""
-    read: list[bytes] = []
-
-    def fill() -> None:
-        if process.stdout:
-            with process.stdout:
-                read.append(process.stdout.read(_MAX_BYTES + 1))
-
-    # A process that hangs in a file system does not die, and one of its children may hold the pipe.
-    reader = threading.Thread(target=fill, daemon=True)
-    reader.start()
-    reader.join(max(deadline - time.monotonic(), 0.0))
-    if not read or len(read[0]) > _MAX_BYTES:
-        process.kill()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(max(deadline - time.monotonic(), _KILL_S))
-    return read[0] if read else b""

@@ -7,12 +7,16 @@ steps by `diagnosis.checkpoint_cost`. The figure shows the throughput, with each
 import os
 import shlex
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gipfel_cluster.model import BREAKS
+from gipfel_cluster.process.tree import read_output
 
 from ..data.checkpoints import (
     Checkpoint,
@@ -37,7 +41,7 @@ from .run_diagnosis import samples_of_run
 #: Variable with the site's command that prints the storage quota of the user who runs it.
 STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
 _STORAGE_S = 20.0
-_MAX_STORAGE_CHARACTERS = 20_000
+_MAX_STORAGE_BYTES = 20_000
 _MAX_LAUNCHES = 1000
 _MAX_PLAN_BYTES = 4 << 20
 _MAX_POINTS = 2000
@@ -279,18 +283,22 @@ def storage_quota(environment: Mapping[str, str]) -> tuple[str, str]:
     command = environment.get(STORAGE_VARIABLE, "")
     if not command:
         return "", ""
+    failed = f"The command in ${STORAGE_VARIABLE} failed"
     try:
-        done = subprocess.run(
-            shlex.split(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_STORAGE_S,
-            check=False,
+        process = subprocess.Popen(
+            shlex.split(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return "", f"The command in ${STORAGE_VARIABLE} failed: {error}."
-    return done.stdout.decode(errors="replace")[:_MAX_STORAGE_CHARACTERS].rstrip(), ""
+    except (OSError, ValueError) as error:
+        return "", f"{failed}: {error}."
+    deadline = time.monotonic() + _STORAGE_S
+    text = read_output(process, _MAX_STORAGE_BYTES, deadline).decode(errors="replace")
+    if time.monotonic() >= deadline:
+        return "", f"{failed}: it took more than {_STORAGE_S:.0f} s."
+    lines = [BREAKS.sub(" ", line.expandtabs()).rstrip() for line in text.split("\n")]
+    shown = "\n".join(lines)[:_MAX_STORAGE_BYTES].rstrip()
+    if process.returncode and not shown:
+        return "", f"{failed}: it printed nothing, and its exit status is {process.returncode}."
+    return shown, ""
 
 
 def checkpoint_figure(report: CheckpointReport, *, dark: bool = False) -> dict[str, Any] | None:

@@ -1,14 +1,15 @@
 """Identify processes of this machine; find, signal and end process trees.
 
 `Process` identifies a process by its id and start time, since the kernel reuses process ids. `end_child` ends
-one child; `descendants`, `kill_tree` and `end_descendants` work on a process tree. `end_with_parent` and
-`adopt_orphans` ask the kernel to tie processes to each other.
+one child, `read_output` reads what one prints; `descendants`, `kill_tree` and `end_descendants` work on a
+process tree. `end_with_parent` and `adopt_orphans` ask the kernel to tie processes to each other.
 """
 
 import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,8 @@ GRACE_S = 5.0
 
 _PROC = Path("/proc")
 _STEP_S = 0.05
+#: Seconds for a killed process to end.
+_KILL_S = 0.5
 
 
 class Process(Frozen):
@@ -95,6 +98,29 @@ def end_child(process: "subprocess.Popen[Any]", limit_s: float) -> bool:
         process.wait()
         return False
     return True
+
+
+def read_output(process: "subprocess.Popen[bytes]", max_bytes: int, deadline: float) -> bytes:
+    """Return what a child prints until a time of the monotonic clock, and end it.
+
+    At most ``max_bytes + 1`` bytes are read. The child's return code is None if it could not be ended.
+    """
+    read: list[bytes] = []
+
+    def fill() -> None:
+        if process.stdout:
+            with process.stdout:
+                read.append(process.stdout.read(max_bytes + 1))
+
+    # A process that hangs in a file system does not die, and one of its children may hold the pipe.
+    reader = threading.Thread(target=fill, daemon=True)
+    reader.start()
+    reader.join(max(deadline - time.monotonic(), 0.0))
+    if not read or len(read[0]) > max_bytes:
+        process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(deadline - time.monotonic(), _KILL_S))
+    return read[0] if read else b""
 
 
 def end_descendants(keep: frozenset[int] = frozenset()) -> None:
