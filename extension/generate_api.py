@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from gipfel_cluster.git_state import GitDifference
+from gipfel_cluster.job.git_state import GitDifference
 from gipfel_extension.communication.report import GroupFamily, SlowCalls
 from gipfel_extension.diagnosis.pace import PaceComparison
 from gipfel_extension.diagnosis.phases import Phase, RunPhases

@@ -17,7 +17,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from gipfel_cluster.git_state import git_difference, git_state
+from gipfel_cluster.job.git_state import git_difference, git_state
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.run_folders import (
     NOTES_FILE,

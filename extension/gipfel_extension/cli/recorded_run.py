@@ -17,7 +17,7 @@ from os import getpid
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.git_state import git_state
+from gipfel_cluster.job.git_state import git_state
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import end_child
 from gipfel_cluster.runs import LiveFolder, RunFolder, make_private, runs_root

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.git_state import GitDifference, git_difference
+from gipfel_cluster.job.git_state import GitDifference, git_difference
 from gipfel_cluster.model import Frozen, one_line
 from gipfel_cluster.workloads.run_folders import find_run
 

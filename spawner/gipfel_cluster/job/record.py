@@ -14,7 +14,6 @@ from typing import Any
 from ..edf import Edf
 from ..edf.mounts import read_reference
 from ..environment import without_tokens
-from ..git_state import git_state
 from ..image_digest import DIGESTS, cached_digest
 from ..image_verdict import is_configured, verdict_command
 from ..model import GipfelError
@@ -22,6 +21,7 @@ from ..runs import user_cache
 from ..runtime import Runtime
 from ..scheduler.notation import expand_hostlist
 from . import JobSpec
+from .git_state import git_state
 from .time_limit import time_limit_end
 
 _PACKAGES = ("gipfel", "jupyterlab", "jupyterhub", "papermill", "pyarrow", "plotly", "nvidia-ml-py")

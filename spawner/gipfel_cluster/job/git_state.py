@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from .model import Frozen, OneLine, one_line
-from .process.tree import read_output
+from ..model import Frozen, OneLine, one_line
+from ..process.tree import read_output
 
 #: Seconds for all git commands of one call. On a slow file system they are killed after this time, since the
 #: start of the user's program waits for them; the state is then unknown.
