@@ -238,6 +238,24 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(words, started):
     os.close(ours)
 
 
+def test_a_signal_reaches_the_command_once_where_the_monitor_has_not_run_yet(words, started):
+    process = started(words(sys.executable, "-c", _COUNTS))
+    assert process.stdout.readline() == "ready\n"
+    # Until its exec, a recorder has this process's command line, as the monitor has.
+    recorder(process.pid)
+    family = psutil.Process(process.pid)
+    (monitor,) = [each for each in family.children() if each.cmdline() == family.cmdline()]
+    monitor.suspend()
+    while monitor.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    # Three times as long as the monitor has on an idle machine.
+    time.sleep(0.3)
+    monitor.resume()
+    assert process.stdout.readline() == "[('SIGINT', 1)]\n"
+    assert process.wait(20) == 0
+
+
 def test_what_the_caller_ignores_stays_ignored(words, environment):
     code = "import signal; print(signal.getsignal(signal.SIGHUP).name, signal.getsignal(signal.SIGPIPE).name)"
     done = subprocess.run(
@@ -264,11 +282,11 @@ def test_the_recorders_death_never_touches_the_command(words, started, runs):
 
 
 def test_what_stands_beside_ends_when_this_is_killed_and_the_command_goes_on(words, started):
-    process = started(words("sh", "-c", "echo begun; exec sleep 30"))
+    process = started(words(sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(30)"))
     assert process.stdout.readline() == "begun\n"
     recorder(process.pid)
     beside = psutil.Process(process.pid).children()
-    command = next(each for each in beside if each.cmdline() == ["sleep", "30"])
+    command = next(each for each in beside if each.cmdline()[1] == "-c")
     beside.remove(command)
     assert len(beside) == 2
     process.kill()

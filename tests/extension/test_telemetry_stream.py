@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import zmq
 
@@ -176,8 +175,7 @@ def test_a_feed_that_comes_late_has_what_was_recorded(run):
     until(first, lambda: first.state()["last_ns"] >= late.state()["last_ns"])
     uuid = late.devices()[0].uuid
     until(late, lambda: late.state()["last_ns"] >= first.state()["last_ns"])
-    steps = late.table()[uuid]["time_ns"]
-    assert np.diff(steps).max() < 0.35e9
+    assert set(first.table()[uuid]["time_ns"]) <= set(late.table()[uuid]["time_ns"])
     first.close()
     late.close()
 

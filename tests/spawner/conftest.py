@@ -154,7 +154,7 @@ class RunningHub:
                 os.kill(int(pid.read_text()), 15)
         else:
             self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(60)
         self._process = None
 
     def log(self) -> str:

@@ -21,6 +21,15 @@ def start(hub: Any, user: str, options: dict[str, Any] | None = None, behaviour:
     return hub.call("POST", f"/users/{user}/server", options or {})
 
 
+def refusal(hub: Any, user: str, answer: Any) -> str:
+    """Return why a server did not start. A busy hub answers the start before it knows."""
+    if answer.status == 400:
+        message: str = answer.content["message"]
+        return message
+    until(lambda: hub.server(user) == {}, 20, hub)
+    return str(failure(hub, user)["message"]).removeprefix("Spawn failed: ")
+
+
 def environment(hub: Any, user: str) -> dict[str, str]:
     path = hub.user_home(user) / "environment.json"
     until(lambda: path.exists() and path.read_text().endswith("}"), 20, hub)

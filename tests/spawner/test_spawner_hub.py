@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hub_servers import environment, failure, keeper, start, until
+from hub_servers import environment, failure, keeper, refusal, start, until
 
 
 def test_a_server_starts_answers_and_stops(hub: Any) -> None:
@@ -81,9 +81,7 @@ def test_a_server_without_a_port_says_so(new_hub: Any) -> None:
 
 def test_a_site_whose_values_cannot_be_is_one_line(new_hub: Any) -> None:
     hub = new_hub("c.EDFSpawner.req_memory = 'plenty'", "c.EDFSpawner.environment = {'A': 's3cret'}")
-    answer = start(hub, "iris")
-    assert answer.status == 400
-    assert answer.content["message"].startswith("The job's memory is not valid: ")
+    assert refusal(hub, "iris", start(hub, "iris")).startswith("The job's memory is not valid: ")
     assert "s3cret" not in hub.log()
 
 

@@ -83,6 +83,10 @@ class Foreground:
                     if number in self._handled and to_group.pop(number, 0.0) < now - _GROUP_DELAY_S:
                         to_this_process[number] = now + _GROUP_DELAY_S
             for number in [number for number, until in to_this_process.items() if until <= now]:
+                if self._reports >= 0 and _is_pending(self._monitor, number):
+                    # On a busy machine the monitor has not run yet, and its report is still to come.
+                    to_this_process[number] = now + _GROUP_DELAY_S
+                    continue
                 del to_this_process[number]
                 child.send_signal(number)
         return 128 - status if status < 0 else status
@@ -103,6 +107,16 @@ class Foreground:
         for number in numbers:
             if to_this_process.pop(number, None) is None:
                 to_group[number] = now
+
+
+def _is_pending(pid: int, number: int) -> bool:
+    """Return whether a process has been sent a signal that it has not handled yet; False if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = (line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:")))
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
