@@ -8,7 +8,6 @@ connection holds little memory.
 import asyncio
 import contextlib
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -55,24 +54,6 @@ class Route(Frozen):
     socket_name: str = "service"
 
 
-class _ConnectionLoop:
-    """Event loop of a connection that handles requests in its own task.
-
-    Before Python 3.12, the task that aiohttp starts for each request begins in the loop's next turn.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.create_future, self.call_at, self.time = loop.create_future, loop.call_at, loop.time
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
-
-    def create_task(self, coroutine: Any) -> Any:
-        """Return the coroutine of a request itself, for which the connection's task waits at once."""
-        return coroutine if coroutine.__name__ == "_handle_request" else self._loop.create_task(coroutine)
-
-
 class _Server(web.Server):
     """HTTP server that limits connections, and the time in which a client must show that it has access.
 
@@ -83,13 +64,6 @@ class _Server(web.Server):
         super().__init__(handler, **options)
         # Connections without access, the oldest first.
         self._strangers: dict[Any, asyncio.Transport] = {}
-
-    def __call__(self) -> Any:
-        """Return the protocol of a new connection."""
-        handler = super().__call__()
-        if sys.version_info < (3, 12):
-            handler._loop = _ConnectionLoop(handler._loop)  # type: ignore[assignment]  # noqa: SLF001
-        return handler
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
         """Add a connection; beyond the limit, close the oldest one without access."""
