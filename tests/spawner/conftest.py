@@ -154,7 +154,12 @@ class RunningHub:
                 os.kill(int(pid.read_text()), 15)
         else:
             self._process.terminate()
-        self._process.wait(60)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
         self._process = None
 
     def log(self) -> str:
