@@ -646,7 +646,7 @@ export interface IRuns {
   readonly runs: readonly IRunName[];
 }
 
-/** Where a run is on an MLflow server. */
+/** A run on an MLflow server: its address there, and whether it is being sent. */
 export interface IRunTracking {
   readonly to: string;
   readonly url: string;

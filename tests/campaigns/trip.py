@@ -39,7 +39,7 @@ def cells(seed: int, draws: int) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 class _Site(NamedTuple):
-    """What the ways of one process share."""
+    """Hub, browser and directory that all ways of one process use."""
 
     hub: HubProcess
     state: Path

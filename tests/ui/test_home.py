@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hub_pages import HubPages
 from hub_process import HubProcess, proxy_folder
+from hub_user import HubUser
 from lab_page import LabPage
 from many_nodes import record_node
 from playwright.sync_api import Page, expect
@@ -126,13 +127,20 @@ parts:
 """
 
 
+_PIPE_API = f"/hub/api/users/{_USER}/servers/pipe"
+
+
+def _start_pipe(owner: HubUser, folder: Path) -> None:
+    blueprint = folder / "pipe.yaml"
+    blueprint.write_text(_PIPE)
+    assert owner._client.post(_PIPE_API, json={"service": str(blueprint)}).status_code in {201, 202}
+
+
 def test_a_service_is_shared_and_its_access_ended_by_click(
     pages: HubPages, hub: HubProcess, tmp_path: Path, screenshot: Callable[[Page, str], Path]
 ) -> None:
-    (tmp_path / "pipe.yaml").write_text(_PIPE)
     owner, other = hub.user(_USER), hub.user("otto")
-    api = f"/hub/api/users/{_USER}/servers/pipe"
-    assert owner._client.post(api, json={"service": str(tmp_path / "pipe.yaml")}).status_code in {201, 202}
+    _start_pipe(owner, tmp_path)
     page = pages.page
     page.goto(f"{hub.url}/hub/home")
     card = page.get_by_role("region", name="Session pipe")
@@ -146,17 +154,15 @@ def test_a_service_is_shared_and_its_access_ended_by_click(
     card.get_by_role("button", name="End the access of user otto to pipe").click()
     expect(card).not_to_contain_text("Shared with", timeout=30_000)
     assert "Shared with you" not in other.home_page(hub.password)
-    owner._client.delete(api)
+    owner._client.delete(_PIPE_API)
     expect(card).to_have_attribute("data-state", "stopped", timeout=30_000)
 
 
 def test_a_service_is_shared_from_the_panel_and_its_access_ended_by_click(
     pages: HubPages, hub: HubProcess, tmp_path: Path, screenshot: Callable[[Page, str], Path]
 ) -> None:
-    (tmp_path / "pipe.yaml").write_text(_PIPE)
     owner, other = hub.user(_USER), hub.user("otto")
-    api = f"/hub/api/users/{_USER}/servers/pipe"
-    assert owner._client.post(api, json={"service": str(tmp_path / "pipe.yaml")}).status_code in {201, 202}
+    _start_pipe(owner, tmp_path)
     pages.open_form()
     pages.fill()
     pages.start()
@@ -189,7 +195,7 @@ def test_a_service_is_shared_from_the_panel_and_its_access_ended_by_click(
     expect(card).not_to_contain_text("Shared with", timeout=30_000)
     assert "Shared with you" not in other.home_page(hub.password)
     assert not lab.errors
-    owner._client.delete(api)
+    owner._client.delete(_PIPE_API)
     owner.stop_server()
 
 

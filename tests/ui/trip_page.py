@@ -306,7 +306,7 @@ class Trip:
         self.look_at("result")
 
     def _assert_reachable_below_notifications(self) -> None:
-        """What a notification covers can be scrolled from below it."""
+        """Check that the end of the panel can be scrolled out from under notifications."""
         notice = self.page.locator(".Toastify__toast").first
         expect(notice).to_be_visible()
         self.panel.evaluate("each => each.scrollTo(0, each.scrollHeight)")

@@ -281,7 +281,7 @@ class Runs(ResponseModel):
 
 
 class RunTracking(ResponseModel):
-    """Where a run is on an MLflow server."""
+    """A run on an MLflow server: its address there, and whether it is being sent."""
 
     to: str
     """Configured address of the server; empty if none is."""

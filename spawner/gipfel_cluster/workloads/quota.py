@@ -1,14 +1,11 @@
 """Limits of a user's jobs, and GPU hours and energy of the month, for quota, panel and pre-flights."""
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from gipfel_cluster.model import GipfelError
-from gipfel_cluster.regular_files import read_regular
+from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_cluster.runs import runs_root
 from gipfel_cluster.scheduler import Scheduler
 from gipfel_cluster.scheduler.machine import current_user_name
@@ -24,10 +21,9 @@ from gipfel_cluster.scheduler.slurm_usage import (
     standing_text,
 )
 
-from .run_folders import is_run_folder, summary_of
+from .run_folders import is_run_folder, read_document, summary_of
 from .submission import submission_context
 
-_MAX_BYTES = 16 << 20
 #: Clocks of nodes and file servers differ by less than this.
 _CLOCKS = timedelta(days=1)
 
@@ -126,7 +122,7 @@ def recorded_energy(environment: Mapping[str, str], now: datetime) -> str:
     """
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     hours = [each for each in _watt_hours(runs_root(dict(environment)), month) if each is not None]
-    runs = "1 run" if len(hours) == 1 else f"{len(hours)} runs"
+    runs = pluralize(len(hours), "run")
     return f"Energy this month: {energy_text(sum(hours) / 1000)}, measured in {runs}" if hours else ""
 
 
@@ -140,17 +136,9 @@ def _watt_hours(root: Path, since: datetime) -> Iterator[float | None]:
             # The record is written again at the end of a run, so one from before needs no reading.
             if (folder / "record.json").stat().st_mtime < (since - _CLOCKS).timestamp():
                 continue
-            record = _read(folder / "record.json")
+            record = read_document(folder / "record.json")
             started = datetime.fromisoformat(str(record.get("started")))
         except (OSError, ValueError):
             continue
         if (started if started.tzinfo else started.replace(tzinfo=UTC)) >= since:
-            yield summary_of(record, _read(folder / "score.json")).energy_wh
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(read_regular(path, _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+            yield summary_of(record, read_document(folder / "score.json")).energy_wh

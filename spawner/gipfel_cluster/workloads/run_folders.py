@@ -308,7 +308,7 @@ def is_run_folder(folder: Path) -> bool:
 def _run(folder: Path, environment: Mapping[str, str]) -> Run:
     record, files = _record(folder), tuple(_files(folder))
     newest = _newest(files)
-    summary = summary_of(record, _read(folder / "score.json"))
+    summary = summary_of(record, read_document(folder / "score.json"))
     status = record.get("exit_status")
     return Run(
         name=folder.name,
@@ -360,10 +360,11 @@ def _schedulers(environment: Mapping[str, str]) -> dict[str, Scheduler]:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    return _read(folder / "record.json")
+    return read_document(folder / "record.json")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a run; empty if it can't be read or holds none."""
     try:
         content = json.loads(read_regular(path, _MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):
