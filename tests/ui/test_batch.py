@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from lab_page import LabPage
 from notebook_files import write_notebook
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 from test_hub_pages import serious_findings
 
 pytestmark = pytest.mark.browser
@@ -121,8 +121,10 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     # The output opens while it runs.
     task.get_by_role("button", name="Open").click()
     expect(page.locator(".jp-NotebookPanel").last).to_contain_text("the mountain", timeout=_LIMIT_MS)
-    (root / "go").touch()
-    expect(task).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)
+    # The lab saves its state, which says what was shown, some time after a change.
+    with page.expect_request(_saves_shown_events, timeout=_LIMIT_MS):
+        (root / "go").touch()
+        expect(task).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)
     expect(task).to_contain_text("4 of 4 cells")
     assert "heard the mountain" in (root / "in-run.ipynb").read_text()
     ended = page.locator(".Toastify__toast", has_text="has ended")
@@ -153,6 +155,10 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     _follow_the_queue(here, jobs, screenshot)
     assert here.errors == []
     context.close()
+
+
+def _saves_shown_events(request: Request) -> bool:
+    return "/api/workspaces/" in request.url and "has ended" in (request.post_data or "")
 
 
 def _follow_the_queue(lab: LabPage, jobs: Locator, screenshot: Callable[[Page, str], Path]) -> None:
