@@ -1,9 +1,8 @@
-"""Base classes of the lint rules: each finds one kind of valid value that is most likely a mistake."""
+"""The lint rules' class and decorators: each rule finds one kind of valid value that is likely a mistake."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
 from .document import Document, Entry
 from .model import DIALECTS, Diagnostic, Dialect, Edf, Mount, Severity, shortened
@@ -52,45 +51,55 @@ class LintContext:
         )
 
 
-class Rule(ABC):
-    """A check for one kind of mistake; its texts may have fields in braces, which `diagnostic` fills in."""
+#: A value with a mistake, and the fields of its rule's texts.
+Mistake = tuple[Entry, Mapping[str, str]]
+Find = Callable[[LintContext], Iterable[Mistake]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check for one kind of mistake, made of a function by `rule`.
+
+    ``find`` yields the mistakes; it is called only for ``dialects``. The texts may have fields in braces.
+    """
 
     #: Identifies the rule in diagnostics and in the table of the README.
-    code: ClassVar[str]
+    code: str
     #: The mistake.
-    reason: ClassVar[str]
+    reason: str
     #: Consequence of the mistake.
-    consequence: ClassVar[str]
-    fix: ClassVar[str]
-    severity: ClassVar[Severity] = "warning"
+    consequence: str
+    fix: str
+    severity: Severity
+    dialects: tuple[Dialect, ...]
     #: Whether to report the mistake even if the same value already has an error.
-    reported_with_errors: ClassVar[bool] = False
-    #: The dialects that the rule applies to.
-    dialects: ClassVar[tuple[Dialect, ...]] = DIALECTS
+    reported_with_errors: bool
+    find: Find
 
-    @abstractmethod
     def check(self, context: LintContext) -> Iterator[Diagnostic]:
-        """Yield a diagnostic for each mistake; called only for the rule's dialects."""
-
-    def diagnostic(self, entry: Entry, **fields: str) -> Diagnostic:
-        """Return the diagnostic about one value, with the fields of the texts filled in."""
-        fields = {name: shortened(value) for name, value in fields.items()}
-        message = f"{self.reason.format(**fields)}: {self.consequence.format(**fields)}."
-        return entry.diagnostic(self.code, message, self.fix.format(**fields), severity=self.severity)
+        """Yield a diagnostic for each mistake, with the fields of the texts filled in."""
+        for entry, found in self.find(context):
+            fields = {name: shortened(value) for name, value in found.items()}
+            message = f"{self.reason.format(**fields)}: {self.consequence.format(**fields)}."
+            yield entry.diagnostic(self.code, message, self.fix.format(**fields), severity=self.severity)
 
 
-class MountRule(Rule):
-    """A check that judges each mount separately; its texts may use ``{destination}``."""
+def rule(
+    code: str,
+    *,
+    reason: str,
+    consequence: str,
+    fix: str,
+    severity: Severity = "warning",
+    dialects: tuple[Dialect, ...] = DIALECTS,
+    reported_with_errors: bool = False,
+) -> Callable[[Find], Rule]:
+    """Return the decorator that makes a `Rule` of the function that finds its mistakes."""
+    return partial(Rule, code, reason, consequence, fix, severity, dialects, reported_with_errors)
 
-    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry, mount in context.mounts:
-            if self.is_mistake(mount):
-                yield self.diagnostic(entry, destination=mount.destination, **self.fields(mount))
 
-    def fields(self, mount: Mount) -> dict[str, str]:  # noqa: ARG002 - for rules that name more
-        """Return further fields for the texts, by name."""
-        return {}
-
-    @abstractmethod
-    def is_mistake(self, mount: Mount) -> bool:
-        """Return whether this mount is a mistake."""
+def each_mount(is_mistake: Callable[[Mount], bool]) -> Find:
+    """Return the function for a rule about single mounts, whose texts may use ``{destination}``."""
+    return lambda context: (
+        (entry, {"destination": mount.destination}) for entry, mount in context.mounts if is_mistake(mount)
+    )

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from .document import Entry
-from .model import Diagnostic, Mount
-from .rule import LintContext, MountRule, Rule
+from .model import Mount
+from .rule import LintContext, Mistake, Rule, each_mount, rule
 from .rules_values import SQUASHFS_SUFFIXES
 
 #: The usual parents of home directories.
@@ -23,163 +23,151 @@ _FLAGS = frozenset(
 )
 
 
-class HomeMount(Rule):
-    """A mount of the user's whole home directory."""
-
-    code = "home-mount"
-    reason = "the whole home directory is mounted{more}"
-    consequence = (
+@rule(
+    "home-mount",
+    reason="the whole home directory is mounted{more}",
+    consequence=(
         "files in ~/.local, ~/.cache and virtual environments that were made for the host are used in the "
         "container too and fail there, and the ssh hook's keys are hidden"
-    )
-    fix = "Mount the directories that the work needs."
-
-    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
-        # A mount of all homes is harmful only if it hides the keys of the ssh hook.
-        parent = context.home.rpartition("/")[0]
-        above = {parent, *_HOMES} - {"", "/"} if context.hook_is_enabled("ssh") else set()
-        for entry, mount in context.mounts:
-            if context.home and mount.source == context.home:
-                yield self.diagnostic(entry, more="")
-            elif mount.source in above and mount.source == mount.destination:
-                yield self.diagnostic(entry, more=" with those of all users")
-
-
-class SameDestination(Rule):
-    """Two mounts at the same destination."""
-
-    code = "same-destination"
-    reason = "{destination} is mounted from {first} and from {second}"
-    consequence = "the later one hides the earlier one"
-    fix = "Remove one of them."
-
-    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
-        mounted: dict[str, tuple[Entry, Mount]] = {}
-        for entry, mount in context.mounts:
-            _, first = mounted.setdefault(mount.destination, (entry, mount))
-            if first != mount:
-                yield self.diagnostic(
-                    entry, destination=mount.destination, first=first.source, second=mount.source
-                )
+    ),
+    fix="Mount the directories that the work needs.",
+)
+def home_mount(context: LintContext) -> Iterator[Mistake]:
+    """Find a mount of the user's whole home directory."""
+    # A mount of all homes is harmful only if it hides the keys of the ssh hook.
+    parent = context.home.rpartition("/")[0]
+    above = {parent, *_HOMES} - {"", "/"} if context.hook_is_enabled("ssh") else set()
+    for entry, mount in context.mounts:
+        if context.home and mount.source == context.home:
+            yield entry, {"more": ""}
+        elif mount.source in above and mount.source == mount.destination:
+            yield entry, {"more": " with those of all users"}
 
 
-class HiddenRoot(MountRule):
-    """A mount over a directory that programs need to start."""
+@rule(
+    "same-destination",
+    reason="{destination} is mounted from {first} and from {second}",
+    consequence="the later one hides the earlier one",
+    fix="Remove one of them.",
+)
+def same_destination(context: LintContext) -> Iterator[Mistake]:
+    """Find two mounts at the same destination."""
+    mounted: dict[str, tuple[Entry, Mount]] = {}
+    for entry, mount in context.mounts:
+        _, first = mounted.setdefault(mount.destination, (entry, mount))
+        if first != mount:
+            yield entry, {"destination": mount.destination, "first": first.source, "second": mount.source}
 
-    code = "hidden-system"
-    reason = "a mount covers {destination} of the image"
-    consequence = "the image's own programs and libraries there are gone"
-    fix = "Choose another destination."
-    _folders = frozenset(
-        {"/", "/bin", "/lib", "/lib64", "/usr", "/etc", "/usr/lib", "/usr/lib64", "/usr/bin"}
-    )
 
-    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        return mount.destination in self._folders
+_SYSTEM_FOLDERS = frozenset(
+    {"/", "/bin", "/lib", "/lib64", "/usr", "/etc", "/usr/lib", "/usr/lib64", "/usr/bin"}
+)
 
 
-class HiddenKernel(MountRule):
-    """A mount over a file system of the kernel."""
+@rule(
+    "hidden-system",
+    reason="a mount covers {destination} of the image",
+    consequence="the image's own programs and libraries there are gone",
+    fix="Choose another destination.",
+)
+@each_mount
+def hidden_root(mount: Mount) -> bool:
+    """Find a mount over a directory that programs need to start."""
+    return mount.destination in _SYSTEM_FOLDERS
 
-    code = "hidden-kernel"
-    reason = "a mount covers {destination}, where the kernel shows processes and devices"
-    consequence = (
+
+_KERNEL_FOLDERS = ("/proc/", "/sys/")
+
+
+@rule(
+    "hidden-kernel",
+    reason="a mount covers {destination}, where the kernel shows processes and devices",
+    consequence=(
         "no mount point can be created there, so the container does not start, or programs see no GPU and no "
         "core"
-    )
-    fix = "Choose another destination; the container has its own /proc, /sys and /dev."
-    _folders = ("/proc/", "/sys/")
-
-    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        inside = f"{mount.destination}/".startswith(self._folders)
-        return (inside or mount.destination == "/dev") and mount.source != mount.destination
-
-
-class CoveredMount(Rule):
-    """A mount that hides an earlier mount below its destination."""
-
-    code = "covered-mount"
-    reason = "{destination} is mounted over {inner}, which is mounted before it"
-    consequence = "the content of {inner} is hidden"
-    fix = "Mount {destination} first."
-
-    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
-        if len(context.mounts) < 2:
-            return
-        earlier: dict[str, None] = {}
-        for entry, mount in context.mounts:
-            below, inner = f"{mount.destination.rstrip('/')}/", ""
-            for each in earlier:
-                if each.startswith(below) and each != below:
-                    inner = each
-                    break
-            if inner and mount.destination not in earlier and mount.source != "umount":
-                yield self.diagnostic(entry, destination=mount.destination, inner=inner)
-            earlier[mount.destination] = None
+    ),
+    fix="Choose another destination; the container has its own /proc, /sys and /dev.",
+)
+@each_mount
+def hidden_kernel(mount: Mount) -> bool:
+    """Find a mount over a file system of the kernel."""
+    inside = f"{mount.destination}/".startswith(_KERNEL_FOLDERS)
+    return (inside or mount.destination == "/dev") and mount.source != mount.destination
 
 
-class SquashfsFile(MountRule):
-    """A SquashFS file mounted without ``:sqsh``, so that its content is not visible."""
-
-    code = "squashfs-file"
-    dialects = ("ce",)
-    reason = "{destination} is the file itself, not its content"
-    consequence = "there is no directory with its content"
-    fix = "Add ':sqsh'."
-
-    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        if not mount.source.endswith(SQUASHFS_SUFFIXES):
-            return False
-        return "sqsh" not in mount.flags and not mount.destination.endswith(SQUASHFS_SUFFIXES)
-
-
-class ConflictingFlags(MountRule):
-    """Two flags that contradict each other."""
-
-    code = "conflicting-flags"
-    reason = "the flags {flags} contradict each other"
-    consequence = "it depends on the engine which of them takes effect"
-    fix = "Remove one of them."
-    _pairs = (("ro", "rw"), ("suid", "nosuid"), ("dev", "nodev"), ("exec", "noexec"), ("sync", "async"))
-
-    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        return len(mount.flags) > 1 and bool(self._conflict(mount))
-
-    def fields(self, mount: Mount) -> dict[str, str]:  # noqa: D102
-        return {"flags": " and ".join(self._conflict(mount))}
-
-    def _conflict(self, mount: Mount) -> tuple[str, ...]:
-        return next((pair for pair in self._pairs if set(pair) <= set(mount.flags)), ())
+@rule(
+    "covered-mount",
+    reason="{destination} is mounted over {inner}, which is mounted before it",
+    consequence="the content of {inner} is hidden",
+    fix="Mount {destination} first.",
+)
+def covered_mount(context: LintContext) -> Iterator[Mistake]:
+    """Find a mount that hides an earlier mount below its destination."""
+    earlier: dict[str, None] = {}
+    for entry, mount in context.mounts:
+        below = f"{mount.destination.rstrip('/')}/"
+        inner = next((each for each in earlier if each.startswith(below) and each != below), "")
+        if inner and mount.destination not in earlier and mount.source != "umount":
+            yield entry, {"destination": mount.destination, "inner": inner}
+        earlier[mount.destination] = None
 
 
-class UnknownFlag(MountRule):
-    """A flag that neither Linux nor Enroot has."""
+@rule(
+    "squashfs-file",
+    dialects=("ce",),
+    reason="{destination} is the file itself, not its content",
+    consequence="there is no directory with its content",
+    fix="Add ':sqsh'.",
+)
+@each_mount
+def squashfs_file(mount: Mount) -> bool:
+    """Find a SquashFS file mounted without ``:sqsh``, so that its content is not visible."""
+    if not mount.source.endswith(SQUASHFS_SUFFIXES):
+        return False
+    return "sqsh" not in mount.flags and not mount.destination.endswith(SQUASHFS_SUFFIXES)
 
-    code = "mount-flag"
-    dialects = ("ce", "pyxis")
-    reason = "{flag!r} is not a flag that Enroot knows"
-    consequence = "it is passed to the file system, which may refuse the mount"
-    fix = "Join flags with '+': ro+private."
 
-    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        return not _FLAGS.issuperset(mount.flags) and bool(self._unsupported(mount))
+_CONFLICTS = (("ro", "rw"), ("suid", "nosuid"), ("dev", "nodev"), ("exec", "noexec"), ("sync", "async"))
 
-    def fields(self, mount: Mount) -> dict[str, str]:  # noqa: D102
-        return {"flag": self._unsupported(mount)}
 
-    def _unsupported(self, mount: Mount) -> str:
+@rule(
+    "conflicting-flags",
+    reason="the flags {flags} contradict each other",
+    consequence="it depends on the engine which of them takes effect",
+    fix="Remove one of them.",
+)
+def conflicting_flags(context: LintContext) -> Iterator[Mistake]:
+    """Find two flags that contradict each other."""
+    for entry, mount in context.mounts:
+        pair = next((each for each in _CONFLICTS if set(each) <= set(mount.flags)), ())
+        if pair:
+            yield entry, {"flags": " and ".join(pair)}
+
+
+@rule(
+    "mount-flag",
+    dialects=("ce", "pyxis"),
+    reason="{flag!r} is not a flag that Enroot knows",
+    consequence="it is passed to the file system, which may refuse the mount",
+    fix="Join flags with '+': ro+private.",
+)
+def unknown_flag(context: LintContext) -> Iterator[Mistake]:
+    """Find a flag that neither Linux nor Enroot has."""
+    for entry, mount in context.mounts:
         # A tmpfs accepts settings such as size=10G.
         flags = [each for each in mount.flags if not (mount.source == "tmpfs" and "=" in each)]
-        return next((each for each in flags if each not in _FLAGS), "")
+        unknown = next((each for each in flags if each not in _FLAGS), "")
+        if unknown:
+            yield entry, {"flag": unknown}
 
 
 MOUNT_RULES: tuple[Rule, ...] = (
-    HomeMount(),
-    SameDestination(),
-    CoveredMount(),
-    HiddenRoot(),
-    HiddenKernel(),
-    SquashfsFile(),
-    ConflictingFlags(),
-    UnknownFlag(),
+    home_mount,
+    same_destination,
+    covered_mount,
+    hidden_root,
+    hidden_kernel,
+    squashfs_file,
+    conflicting_flags,
+    unknown_flag,
 )
