@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from .completion import complete_runs
-from .terminal import examples, printable, report_line, table_lines
+from .terminal import (
+    UNREADABLE,
+    examples,
+    exit_2_if_unreadable,
+    print_lines,
+    printable,
+    report_line,
+    report_lines,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +30,6 @@ if TYPE_CHECKING:
 
 _MOST_ROWS, _MOST_PAIRS, _MOST_COLUMNS = 12, 8, 8
 _WIDTH = 80
-
-_UNREADABLE = 2
 
 
 @click.command(
@@ -50,6 +57,7 @@ _UNREADABLE = 2
     "--end-job", "ends_job", is_flag=True, help="With --end: if nothing is behind a gate, end the job."
 )
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+@exit_2_if_unreadable
 def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as_document: bool) -> int:
     """List the connections of a run by program and rank: peers, bytes, and ports that it listened on.
 
@@ -61,17 +69,12 @@ def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as
     Exit status: 0; 1 nothing was recorded; 2 the run can't be read.
     """
     from ..network import read_gate, read_network  # noqa: PLC0415 - --help can do without
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
-    try:
-        run = resolve_recording(recording)
-        if reason is not None:
-            return _end(run, reason, ends_job=ends_job)
-        record, gate = read_network(run), read_gate(run)
-    except SourceError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    run = resolve_recording(recording)
+    if reason is not None:
+        return _end(run, reason, ends_job=ends_job)
+    record, gate = read_network(run), read_gate(run)
     if record is None and not gate.rows and not gate.closed:
         report_line("This run has no record of connections. It is made while a job runs, on Linux.")
         return 1
@@ -94,29 +97,22 @@ def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as
     for line in (*_gate_lines(gate), *_lines(rows, names)):
         # Names of programs and destinations come from programs, so they may contain control characters.
         click.echo(printable(line, colours=False))
-    for note in notes:
-        report_line(note)
+    report_lines(notes)
     return 0
 
 
 def _end(run: "Path", reason: str, *, ends_job: bool) -> int:
     """Cut off the network access at a run's gates; if it has none, end its job if that was requested."""
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..server.network_end import end_job, end_network, operator_name  # noqa: PLC0415
 
     by = operator_name()
-    try:
-        if end_network(run, by, reason):
-            report_line(f"The network of {run.name} ends within seconds.")
-        elif ends_job:
-            report_line(f"Job {end_job(run, by, reason, os.environ)} ends, and its network with it.")
-        else:
-            report_line("Nothing in this run is behind a gate. Add --end-job to end its job.")
-            return 1
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    if end_network(run, by, reason):
+        report_line(f"The network of {run.name} ends within seconds.")
+    elif ends_job:
+        report_line(f"Job {end_job(run, by, reason, os.environ)} ends, and its network with it.")
+    else:
+        report_line("Nothing in this run is behind a gate. Add --end-job to end its job.")
+        return 1
     return 0
 
 
@@ -193,6 +189,7 @@ def _rank(row: "NetworkRow") -> str:
     "--now", is_flag=True, help="Make the running ranks write their dumps, and ask NCCL's RAS, first."
 )
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+@exit_2_if_unreadable
 def communication(which: str, *, now: bool, as_document: bool) -> int:
     """Print who sends how much to whom, and the slowest collectives.
 
@@ -206,27 +203,16 @@ def communication(which: str, *, now: bool, as_document: bool) -> int:
 
     Exit status: 0 printed, 2 nothing recorded, or not readable.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
     from ..communication import read_communication  # noqa: PLC0415
     from ..training.launches.hang_cause import read_document  # noqa: PLC0415
-    from ..training.record import find_folder  # noqa: PLC0415
-    from .looks import request_dumps  # noqa: PLC0415
+    from .looks import dumps_folder  # noqa: PLC0415
 
-    try:
-        is_directory = bool(which) and Path(which).is_dir()
-        folder = Path(which) if is_directory else find_folder(which, os.environ)
-        if now:
-            request_dumps(folder)
-        found = read_communication(folder, ras=read_document() if now else None)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    folder = dumps_folder(which, now=now)
+    found = read_communication(folder, ras=read_document() if now else None)
     if as_document:
         click.echo(found.model_dump_json())
         return 0
-    for line in communication_lines(found):
-        click.echo(printable(line, colours=False))
+    print_lines(printable(line, colours=False) for line in communication_lines(found))
     return 0
 
 
@@ -301,6 +287,7 @@ def _matrix_lines(matrix: "TrafficMatrix") -> Iterator[str]:
     help="Sizes of the axes, as pp=4,dp=2, where the run has none.",
 )
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+@exit_2_if_unreadable
 def topology(run: str, *, here: bool, select: str, layout: str, as_document: bool) -> int:
     """Print where a job runs: switches, nodes, NUMA nodes, GPUs, NICs, links, and the ranks on them.
 
@@ -312,24 +299,16 @@ def topology(run: str, *, here: bool, select: str, layout: str, as_document: boo
 
     Exit status: 0 printed, 2 the run or the selection is not valid.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
     from ..job.topology_lines import topology_lines  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
 
     if here and (run or select or layout):
         report_line("--here reads this machine and no run. Leave out RUN, --select and --layout.")
-        return _UNREADABLE
-    try:
-        found = _here() if here else _of_run(run, select, layout)
-    except (SourceError, GipfelError) as error:
-        report_line(str(error))
-        return _UNREADABLE
+        return UNREADABLE
+    found = _here() if here else _of_run(run, select, layout)
     if as_document:
         click.echo(found.model_dump_json())
         return 0
-    for line in topology_lines(found, _WIDTH):
-        click.echo(line)
+    print_lines(topology_lines(found, _WIDTH))
     return 0
 
 

@@ -1,50 +1,40 @@
 """``gipfel data``: packs data sets into single files, verifies, compares, mounts, stages and tries them."""
 
-import functools
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 import click
+
+from gipfel_cluster.messages import GipfelError, pluralize
 
 from .completion import complete_runs
 from .data_pack import add, fetch, pack, remove
 from .data_stage import stage, status
 from .runs import size_text
-from .terminal import LiveTable, examples, report_line, table_lines
+from .terminal import (
+    INTERRUPTED,
+    LiveTable,
+    examples,
+    exit_2_if_unreadable,
+    print_lines,
+    report_line,
+    report_lines,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from ..data.manifest import Summary
     from ..data.trial import Rate, Trial
     from ..data.trial_advice import Advice, Demand
 
-_UNREADABLE = 2
-_P = ParamSpec("_P")
 
 _path = click.Path(path_type=Path)
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
 )
-_INTERRUPTED = 130
 _NAMES = {"files": "small files", "squashfs": "squashfs, mounted", "shards": "webdataset shards"}
-
-
-def _exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
-    """Wrap a command: if a data set can't be read, print the problem on stderr and return exit status 2."""
-
-    @functools.wraps(command)
-    def run(*arguments: _P.args, **options: _P.kwargs) -> int:
-        from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
-        try:
-            return command(*arguments, **options)
-        except GipfelError as error:
-            report_line(str(error))
-            return _UNREADABLE
-
-    return run
 
 
 @click.group(
@@ -75,7 +65,7 @@ for _command in (fetch, pack, add, remove, stage, status):
 @click.option("--sample", "percent", type=click.FloatRange(0, 100, min_open=True), default=100.0,
               metavar="PERCENT", help="Read only this share of the image, chosen at random.")  # fmt: skip
 @_json_option
-@_exit_2_if_unreadable
+@exit_2_if_unreadable
 def verify(*, image: Path, percent: float, as_json: bool) -> int:
     """Check every byte of a packed data set, and that it holds what its manifest says and nothing else.
 
@@ -83,8 +73,6 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
 
     Exit status: 0 whole and unchanged, 1 not, 2 it can't be read.
     """
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     from ..data.shards import verify_shards  # noqa: PLC0415
     from ..data.verify import verify as verify_image  # noqa: PLC0415
 
@@ -93,8 +81,7 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
     if as_json:
         click.echo(found.model_dump_json())
     else:
-        for problem in found.problems:
-            click.echo(problem)
+        print_lines(found.problems)
         if found.valid:
             part = "" if percent >= 100 or is_shards else f" ({percent:g} % of it)"
             pieces = pluralize(found.chunks, "shard" if is_shards else "chunk")
@@ -108,7 +95,7 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
 @click.argument("image", metavar="FILE.sqsh", type=_path)
 @click.option("--files", "list_files", is_flag=True, help="List kind, mode, size and path of every entry.")
 @_json_option
-@_exit_2_if_unreadable
+@exit_2_if_unreadable
 def show(*, image: Path, list_files: bool, as_json: bool) -> int:
     """Show what a packed data set holds, where it came from, and its root hash.
 
@@ -125,10 +112,11 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
         listed = [json.loads(each.line()) for each in entries.values()]
         click.echo(json.dumps(document | ({"entries": listed} if list_files else {})))
         return 0
-    for line in _summary_lines(summary):
-        click.echo(line)
-    for entry in entries.values():
-        click.echo(f"{entry.kind:<9} {entry.mode:04o} {entry.size:>12}  {display_path(entry.path)}")
+    print_lines(_summary_lines(summary))
+    print_lines(
+        f"{entry.kind:<9} {entry.mode:04o} {entry.size:>12}  {display_path(entry.path)}"
+        for entry in entries.values()
+    )
     return 0
 
 
@@ -138,7 +126,7 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
 @click.argument("first", metavar="FILE|DIR", type=_path)
 @click.argument("second", metavar="FILE|DIR", type=_path)
 @_json_option
-@_exit_2_if_unreadable
+@exit_2_if_unreadable
 def diff(*, first: Path, second: Path, as_json: bool) -> int:
     """Compare two data sets by content: A path is added, R removed, M changed.
 
@@ -151,8 +139,7 @@ def diff(*, first: Path, second: Path, as_json: bool) -> int:
         click.echo(found.model_dump_json())
     else:
         for letter, paths in (("A", found.added), ("R", found.removed), ("M", found.changed)):
-            for path in paths:
-                click.echo(f"{letter} {path}")
+            print_lines(f"{letter} {path}" for path in paths)
     return 0 if found.is_empty else 1
 
 
@@ -169,8 +156,6 @@ def mount(*, image: Path, destination: str, as_json: bool) -> int:
     Exit status: 0 printed, 1 the image is not whole, has devices or set-user-id files, or can't be mounted
     there.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..data.layers import mount_lines  # noqa: PLC0415
 
     if not destination.startswith("/") or any(each in destination for each in ':$"\\\n'):
@@ -184,8 +169,6 @@ def mount(*, image: Path, destination: str, as_json: bool) -> int:
 
 
 def _summary_lines(summary: "Summary") -> list[str]:
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     packing = summary.packing
     values = {
         "files": str(summary.files),
@@ -263,8 +246,9 @@ def try_command(
     RUN can't be read; 130 interrupted, with what was measured until then.
     """
     from ..data.trial import FORMATS, TrialRequest, default_workers, try_data  # noqa: PLC0415
+    from .scored_run import resolve_recording  # noqa: PLC0415
 
-    run = _run_folder(recording)
+    run = None if recording is None else resolve_recording(recording)
     if not path.exists():
         report_line(f"{path} does not exist. Give a directory or a packed image.")
         return 2
@@ -286,10 +270,8 @@ def try_command(
         }
         click.echo(json.dumps(document))
     else:
-        for line in _lines(trial, demand, advice):
-            click.echo(line)
-    for note in trial.notes:
-        report_line(f"note: {note}")
+        print_lines(_lines(trial, demand, advice))
+    report_lines(f"note: {note}" for note in trial.notes)
     if run is not None and demand is None:
         report_line(
             f"{run.name} has neither a metric of samples per second nor a record of its reads: "
@@ -297,22 +279,8 @@ def try_command(
         )
     if not trial.complete:
         report_line("Interrupted: this is what was measured until then.")
-        return _INTERRUPTED
+        return INTERRUPTED
     return 1 if advice is not None and advice.rate is None else 0
-
-
-def _run_folder(recording: str | None) -> Path | None:
-    """Return the run folder of ``--run``; raise an error with exit status 2 if it can't be read."""
-    if recording is None:
-        return None
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
-    from .scored_run import resolve_recording  # noqa: PLC0415
-
-    try:
-        return resolve_recording(recording)
-    except SourceError as error:
-        report_line(str(error))
-        raise click.exceptions.Exit(2) from error
 
 
 def _compare(trial: "Trial", run: Path | None) -> "tuple[Demand | None, Advice | None]":
@@ -332,8 +300,6 @@ def _free_memory() -> float | None:
 
 
 def _lines(trial: "Trial", demand: "Demand | None", advice: "Advice | None") -> list[str]:
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     count = f"{pluralize(trial.samples, 'sample')}, " if trial.samples else ""
     lines = [f"{trial.data}: {count}{size_text(trial.bytes)}, storage: {trial.tier}", *_table(trial.rates)]
     if demand is not None:

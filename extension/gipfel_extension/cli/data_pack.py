@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.messages import GipfelError, pluralize
+
 from .runs import size_text
-from .terminal import LiveTable, examples, progress_bar, report_line
+from .terminal import LiveTable, examples, progress_bar, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..data.options import Plan
@@ -136,8 +138,6 @@ def pack(
 
     Exit status: 0 packed, 1 not packed.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..data.pack import PackRequest  # noqa: PLC0415 - pyarrow, which --help can do without
     from ..data.shards import scan_shards  # noqa: PLC0415
     from ..data.source import scan  # noqa: PLC0415
@@ -176,8 +176,6 @@ def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
 
     Exit status: 0 removed, 1 not removed.
     """
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     from ..data.layers import RemoveRequest  # noqa: PLC0415
     from ..data.layers import remove as remove_paths  # noqa: PLC0415
 
@@ -224,8 +222,6 @@ def add(*, image: Path, source: Path, as_json: bool, **options: Any) -> int:
 def _pack(request: "PackRequest", *, as_json: bool) -> int:
     from dataclasses import replace  # noqa: PLC0415
 
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     from ..data.pack import pack as pack_source  # noqa: PLC0415
 
     progress = _Progress()
@@ -246,8 +242,6 @@ def _pack(request: "PackRequest", *, as_json: bool) -> int:
 
 
 def _write_shards(source: Path, target: Path, shard_size: int, readers: int, *, as_json: bool) -> int:
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     from ..data.webdataset import ShardRequest, write_shards  # noqa: PLC0415
 
     progress = _Progress()
@@ -276,10 +270,7 @@ class _Progress:
         self._started = self._drawn = time.monotonic()
 
     def on_plan(self, source: "Source", plan: "Plan") -> None:
-        from gipfel_cluster.model import pluralize  # noqa: PLC0415 - pydantic
-
-        for note in source.notes:
-            report_line(f"note: {note}.")
+        report_lines(f"note: {note}." for note in source.notes)
         self._total = source.data_bytes
         how = (
             "stored" if plan.packing.compression == "none" else f"compressed with {plan.packing.compression}"
@@ -290,10 +281,7 @@ class _Progress:
         )
 
     def on_shards(self, source: "Source", shards: int) -> None:
-        from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
-        for note in source.notes:
-            report_line(f"note: {note}.")
+        report_lines(f"note: {note}." for note in source.notes)
         self._total = source.data_bytes
         files = pluralize(len(source.files()), "file")
         report_line(f"{files}, {size_text(self._total)}: {pluralize(shards, 'shard')}")

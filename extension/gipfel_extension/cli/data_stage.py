@@ -14,14 +14,13 @@ from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.staged import OBJECTS
 
 from .runs import size_text
-from .terminal import LiveTable, examples, progress_bar, report_line, table_lines
+from .terminal import INTERRUPTED, LiveTable, examples, print_lines, progress_bar, report_line, table_lines
 
 if TYPE_CHECKING:
     from ..data.stage.model import NodeCopy, StageSpec, TransferState
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MAX_ROWS = 16
-INTERRUPTED = 130
 
 
 def parse_size(text: str) -> int:
@@ -290,8 +289,7 @@ def status(*, as_json: bool) -> int:
         rows.append([job, "this node", tier, current, size_text(each.size), path])
     if len(rows) == 1:
         report_line("Nothing is staged. `gipfel data stage DATA` copies data to the nodes of a job.")
-    for line in table_lines(rows, right=(4,)) if len(rows) > 1 else ():
-        click.echo(line)
+    print_lines(table_lines(rows, right=(4,)) if len(rows) > 1 else ())
     click.echo()
     for line in table_lines(
         [["CLASS", "DIRECTORY", "FROM"]]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .terminal import examples, report_line
+from gipfel_cluster.messages import GipfelError
+
+from .terminal import examples, report_line, report_lines
 
 if TYPE_CHECKING:
     from gipfel_cluster.edf import Dialect, Resolution
@@ -66,7 +68,6 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     Exit status: 0 all are valid, 1 at least one is not, 2 wrong command line.
     """
     from gipfel_cluster.edf import as_json, check_edfs, is_edf_directory  # noqa: PLC0415
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     from ..gate.edf_dependencies import with_dependencies  # noqa: PLC0415
 
@@ -196,8 +197,7 @@ def render(name: str, command: tuple[str, ...], *, engine: str, as_document: boo
         document = {"argv": invocation.argv, "environment": added, "notes": notes}
         click.echo(json.dumps(document))
         return 0
-    for note in notes:
-        report_line(note)
+    report_lines(notes)
     variables = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
     click.echo(" ".join([*variables, shlex.join(invocation.argv)]))
     return 0
@@ -331,16 +331,13 @@ def _of_edf(edf: str, python: str, display_name: str, *, check: bool) -> tuple[s
 
 def _checked(edf: str, python: str) -> tuple[str, str]:
     """Return the Python to use, and its version."""
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from .kernelspec import probe_container  # noqa: PLC0415
 
     if python == "runtime":
         return python, ""
     found = probe_container(edf, "python3" if python in {"", "image"} else python)
     if found is not None and found.usable:
-        for line in found.messages:
-            report_line(line)
+        report_lines(found.messages)
         return python or "image", found.version
     why = _why_not(found, python)
     if python:
@@ -360,7 +357,6 @@ def _why_not(kernel_python: "KernelPython | None", python: str) -> str:
 
 def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "KernelSpec"]:
     from gipfel_cluster.broker.container import IMAGE_KERNEL_PROGRAM  # noqa: PLC0415
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     from .kernelspec import (  # noqa: PLC0415
         probe_local,
@@ -388,8 +384,7 @@ def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "Kernel
                 f"The Python {found.version} of {folder} can't be a kernel: {reason}",
                 f"Install ipykernel into it: {python} -m pip install ipykernel.",
             )
-        for line in found.messages:
-            report_line(line)
+        report_lines(found.messages)
         version = found.version
     kind = folder.name if folder.name.strip(".") not in {"venv", "env"} else folder.parent.name
     shown = display_name or f"{kind} (Python {version})".replace("Python )", "venv)")

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gipfel_cluster.messages import GipfelError
+
 from .completion import complete_runs
-from .terminal import examples, report_checked, report_line
+from .terminal import examples, exit_2_if_unreadable, print_lines, report_checked, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
@@ -34,8 +36,6 @@ A file of rules:
 """
 _WIDEST_CELL, _WIDTH = 40, 96
 _SHOWN_COMMITS, _SHOWN_FILES = 5, 10
-
-_UNREADABLE = 2
 
 
 @click.command(
@@ -70,22 +70,16 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
     Exit status: 0 it could be read, regardless of the verdicts, 2 it couldn't.
     """
     from ..job.run_diagnosis import diagnose_dumps, diagnose_run  # noqa: PLC0415 - numpy, not for --help
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
-    try:
-        path = resolve_recording(recording)
-        if path.is_dir():
-            found = diagnose_run(path, roles_file=roles_file)
-            late = diagnose_dumps(path, roles_file=roles_file)
-            found = replace(found, verdicts=(*found.verdicts, *late))
-        else:
-            found = _of_file(path, roles_file)
-    except SourceError as error:
-        report_line(str(error))
-        return _UNREADABLE
-    for note in found.notes:
-        report_line(note)
+    path = resolve_recording(recording)
+    if path.is_dir():
+        found = diagnose_run(path, roles_file=roles_file)
+        late = diagnose_dumps(path, roles_file=roles_file)
+        found = replace(found, verdicts=(*found.verdicts, *late))
+    else:
+        found = _of_file(path, roles_file)
+    report_lines(found.notes)
     if as_document:
         click.echo(json.dumps(found.to_json()))
     else:
@@ -114,16 +108,14 @@ def _print_verdicts(found: "Diagnosis") -> None:
         if verdict.confidence:
             head.append(f"confidence {verdict.confidence:.2f}")
         click.echo(", ".join(head))
-        for line in textwrap.wrap(verdict.evidence, 96):
-            click.echo(f"  {line}")
+        print_lines(f"  {line}" for line in textwrap.wrap(verdict.evidence, 96))
     limits = [
         f"a {name.replace('_', ' ')} below {value:.1%}" for name, value in found.resolution.items() if value
     ]
     if not found.verdicts:
         click.echo("Nothing stands out.")
     if found.phases is not None:
-        for sentence in found.phases.sentences():
-            click.echo(sentence)
+        print_lines(found.phases.sentences())
     if limits:
         click.echo(f"What these steps can't show: {', '.join(limits)}.")
 
@@ -213,6 +205,7 @@ def schema() -> int:
 )
 @click.option("--save", is_flag=True, help="Add the hits to the events of the run.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+@exit_2_if_unreadable
 def run_rules(run: str, *, files: tuple[Path, ...], save: bool, as_document: bool) -> int:
     """Apply the rules to a run: by default this job's, else your newest.
 
@@ -221,26 +214,18 @@ def run_rules(run: str, *, files: tuple[Path, ...], save: bool, as_document: boo
 
     Exit status: 0 the run could be judged, whatever was found; 2 it can't be read, or a file has a mistake.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..rules import run_hits, save_hits  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
-    try:
-        chosen = _chosen(files)
-        path = resolve_recording(run)
-        if not path.is_dir():
-            raise SourceError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")  # noqa: TRY301
-        hits, notes = run_hits(path, chosen)
-        if save:
-            added = save_hits(path, hits)
-            notes = (*notes, f"{added} of {len(hits)} hits were added to the events of {path.name}.")
-    except (SourceError, GipfelError) as error:
-        report_line(str(error))
-        return _UNREADABLE
-    for note in notes:
-        report_line(note)
+    chosen = _chosen(files)
+    path = resolve_recording(run)
+    if not path.is_dir():
+        raise GipfelError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")
+    hits, notes = run_hits(path, chosen)
+    if save:
+        added = save_hits(path, hits)
+        notes = (*notes, f"{added} of {len(hits)} hits were added to the events of {path.name}.")
+    report_lines(notes)
     if as_document:
         click.echo(json.dumps({"rules": len(chosen), "hits": [hit.to_json() for hit in hits]}))
         return 0
@@ -257,8 +242,7 @@ def _chosen(files: tuple[Path, ...]) -> list["Rule"]:
     if files:
         return [each.compiled() for path in files for each in FILE.read(path).rules]
     known, problems = known_rules(os.environ)
-    for problem in problems:
-        report_line(f"{problem} {problem.fix}")
+    report_lines(f"{problem} {problem.fix}" for problem in problems)
     return enabled_rules(known)
 
 
@@ -309,8 +293,7 @@ def compare(*, names: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         click.echo(found.model_dump_json())
         return 0
-    for line in comparison_lines(found):
-        click.echo(line)
+    print_lines(comparison_lines(found))
     return 0
 
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .terminal import examples, report_line, table_lines
+from gipfel_cluster.messages import GipfelError, one_line, pluralize
+
+from .terminal import (
+    UNREADABLE,
+    examples,
+    exit_2_if_unreadable,
+    print_lines,
+    report_line,
+    report_lines,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from ..images.build import BuildJob, BuildSpec
@@ -17,7 +27,6 @@ _path = click.Path(path_type=Path)
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
 )
-_UNREADABLE = 2
 
 
 @click.group(
@@ -125,8 +134,6 @@ def build(
 
 
 def _print_built(built: dict[str, Any], *, as_json: bool) -> None:
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     if as_json:
         click.echo(json.dumps(built))
         return
@@ -154,8 +161,6 @@ def _wait(folder: Path, *, as_json: bool) -> int:
 
 def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
     from pydantic import ValidationError  # noqa: PLC0415
-
-    from gipfel_cluster.model import GipfelError, one_line  # noqa: PLC0415
 
     from ..images.build import BuildSpec  # noqa: PLC0415
 
@@ -192,21 +197,16 @@ def _job(options: dict[str, Any]) -> "BuildJob | None":
 @image.command(epilog=examples("gipfel image show my.sqsh", "gipfel image show my.sqsh --json"))
 @click.argument("path", metavar="NAME.sqsh", type=_path)
 @_json_option
+@exit_2_if_unreadable
 def show(*, path: Path, as_json: bool) -> int:
     """Show what an image is made of: base, commands, inputs, packages, programs, and who signed it.
 
     Exit status: 0; 2 there is no provenance beside it, or it can't be read.
     """
-    from gipfel_cluster.model import GipfelError, one_line, pluralize  # noqa: PLC0415
-
     from ..images.provenance import read_statement, verify  # noqa: PLC0415
 
-    try:
-        subjects, record = read_statement(path)
-        verification = verify(path, None, os.environ)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    subjects, record = read_statement(path)
+    verification = verify(path, None, os.environ)
     if as_json:
         document = record.model_dump(mode="json") | {
             "subjects": [each.model_dump() for each in subjects],
@@ -220,8 +220,7 @@ def show(*, path: Path, as_json: bool) -> int:
     # The statement may be another user's: it must not add lines or control the terminal.
     click.echo(one_line(f"built {record.finished} by {programs}; {pluralize(record.packages, 'package')}"))
     inputs = ((one_line(each.name), one_line(each.sha256)) for each in record.inputs)
-    for line in table_lines([("INPUT", "SHA-256"), *inputs]):
-        click.echo(line)
+    print_lines(table_lines([("INPUT", "SHA-256"), *inputs]))
     for line in (*record.instructions, *(f"{name}={value}" for name, value in record.environment.items())):
         click.echo(f"  {one_line(line)}")
     return 0
@@ -245,15 +244,13 @@ def verify(*, path: Path, signers: Path | None, as_json: bool) -> int:
 
     Exit status: 0 verified, 1 changed or signed by another key, 2 could not be judged (unsigned).
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..images.provenance import verify as verify_image  # noqa: PLC0415
 
     try:
         found = verify_image(path, signers, os.environ)
     except (GipfelError, OSError) as error:
         report_line(str(error))
-        return _UNREADABLE
+        return UNREADABLE
     if as_json:
         click.echo(found.model_dump_json())
     else:
@@ -272,25 +269,21 @@ def diff(*, before: Path, after: Path, as_json: bool) -> int:
 
     Exit status: 0 the same, 1 different, 2 one can't be read.
     """
-    from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
-
     from ..images.sbom import compare_images  # noqa: PLC0415
 
     try:
         found = compare_images(before, after)
     except (GipfelError, OSError) as error:
         report_line(str(error))
-        return _UNREADABLE
+        return UNREADABLE
     if as_json:
         click.echo(found.model_dump_json())
     else:
         for each in found.packages:
             old, new = ", ".join(each.before) or "-", ", ".join(each.after) or "-"
             click.echo(f"{each.name}: {old} -> {new}")
-        for line in found.removed:
-            click.echo(f"- {line}")
-        for line in found.added:
-            click.echo(f"+ {line}")
+        print_lines(f"- {line}" for line in found.removed)
+        print_lines(f"+ {line}" for line in found.added)
         click.echo(
             f"{pluralize(len(found.packages), 'package')} differ{'s' if len(found.packages) == 1 else ''}"
         )
@@ -352,10 +345,8 @@ def save_environment(
     if as_json:
         click.echo(saved.model_dump_json())
     else:
-        for each in (*saved.debian, *saved.python):
-            click.echo(each)
-        for line in saved.notes:
-            report_line(line)
+        print_lines((*saved.debian, *saved.python))
+        report_lines(saved.notes)
         mounts = "".join(f" --mount {shlex.quote(each)}" for each in saved.mounts)
         click.echo(
             f"{folder}: build it with gipfel image build {shlex.quote(str(folder))} -o NAME.sqsh{mounts}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_runs
-from .terminal import examples, report_line, table_lines
+from .terminal import UNREADABLE, examples, print_lines, report_line, report_lines, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ..job.run_storage import StorageReport
     from ..storage import FilesRow, Period
 
-_UNREADABLE = 2
 _WIDEST = 96
 
 
@@ -44,17 +43,12 @@ def io(recording: str, *, as_document: bool) -> int:
     Exit status: 0; 1 nothing was recorded; 2 the run can't be read.
     """
     from ..job.run_storage import storage_report  # noqa: PLC0415 - numpy, which --help can do without
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
-    try:
-        run = resolve_recording(recording)
-    except SourceError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    run = resolve_recording(recording)
     if not run.is_dir():
         report_line(f"{run} is not a run folder. `gipfel runs` lists yours.")
-        return _UNREADABLE
+        return UNREADABLE
     report = storage_report(run)
     if report is None:
         report_line("This run has no record of its files. It is made while a job runs, on Linux.")
@@ -62,10 +56,8 @@ def io(recording: str, *, as_document: bool) -> int:
     if as_document:
         click.echo(json.dumps(_document(report)))
         return 0
-    for line in _lines(report):
-        click.echo(line)
-    for note in report.notes:
-        report_line(note)
+    print_lines(_lines(report))
+    report_lines(report.notes)
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.messages import GipfelError
 from gipfel_cluster.process.fork import allow_forks
 
 from .data_stage import stage_of_options, stage_options
@@ -270,8 +271,6 @@ def build_spec(options: dict[str, Any], *, code: str = "") -> "LaunchSpec":
     """
     from pydantic import ValidationError  # noqa: PLC0415 - --help can do without it
 
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..training.record.spec import LaunchSpec, nodes_range, parameter_value  # noqa: PLC0415
 
     options = dict(options)
@@ -386,8 +385,6 @@ def stop(*, which: str) -> int:
 
 
 def _here() -> Path:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     try:
         return Path.cwd()
     except OSError as error:

@@ -13,7 +13,16 @@ from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
 from ..training.launches.logs import Cursor, last_lines, read_logs
 from ..training.record import LaunchState, find_folder, known_folders
-from .terminal import Status, follow_logs, print_line, print_logs, printable, report_line, shorten
+from .terminal import (
+    Status,
+    follow_logs,
+    print_line,
+    print_lines,
+    print_logs,
+    printable,
+    report_line,
+    shorten,
+)
 
 _MAX_FILES = 16
 # Bytes read at a time when a whole log is printed: of all ranks together, and at least of one rank.
@@ -92,14 +101,15 @@ def show_one(which: str, *, as_json: bool) -> int:
     for rank, note in launch.ranks.items():
         gpu = f" GPU {note.gpu}" if note.gpu else ""
         click.echo(f"  rank {rank} on {note.node}{gpu}, pid {note.pid}, restart {note.restart}")
-    for reason in state.restarted:
-        click.echo(f"  {reason}")
+    print_lines(f"  {reason}" for reason in state.restarted)
     if progress.values:
         click.echo("  " + ", ".join(f"{name} {value:g}" for name, value in progress.values.items()))
     if state.failure:
         click.echo(state.failure.traceback.rstrip() or str(state.failure))
-    for rank in traces[:_MAX_FILES]:
-        click.echo(f"  profiler trace of rank {rank}: {rank_file(launch.folder, 'trace', rank)}")
+    print_lines(
+        f"  profiler trace of rank {rank}: {rank_file(launch.folder, 'trace', rank)}"
+        for rank in traces[:_MAX_FILES]
+    )
     if traces:
         more = f" of {len(traces)} ranks" if len(traces) > _MAX_FILES else ""
         click.echo(f"  traces{more} open in {TRACE_VIEWER}: {TRACE_HELP}")
@@ -109,8 +119,7 @@ def show_one(which: str, *, as_json: bool) -> int:
         click.echo(f"  flight recorder's dumps of {pluralize(len(dumps), 'rank')}: {place}; {say}")
     if state.run:
         click.echo(f"  run {state.run}; `gipfel score {state.run}` shows its score")
-    for line in _since(launch.folder, state):
-        click.echo(f"  {line}")
+    print_lines(f"  {line}" for line in _since(launch.folder, state))
     click.echo(f"  {launch.folder}")
     return 0
 

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .terminal import examples, printable, report_line
+from gipfel_cluster.messages import GipfelError
+
+from .terminal import (
+    INTERRUPTED,
+    examples,
+    exit_2_if_unreadable,
+    print_lines,
+    printable,
+    report_line,
+    report_lines,
+)
 
 if TYPE_CHECKING:
     from ..training.launches.requests import Look, LookRequest, RankAnswer
 
-_INTERRUPTED = 130
 #: Longest wait for stacks, in seconds; for a flame graph, its duration is added.
 _STACKS_S = 60.0
 #: Longest wait for a trace, in seconds; a little longer than ranks wait for its steps.
@@ -25,7 +34,6 @@ _MOST_FRAMES = 40
 _DUMP_S = 3.0
 _MAX_FILES = 16
 #: Exit status of `gipfel flight-recorder` for dumps that can't be read.
-_UNREADABLE = 2
 #: Files of Gipfel and Python that run the user's script; their frames are not shown.
 _STARTERS = re.compile(r"/launches/[0-9]+/(run|program|step_hooks)\.py$|^<frozen runpy>$|/runpy\.py$")
 _SPEEDSCOPE = "https://www.speedscope.app"
@@ -155,6 +163,7 @@ def memory(*, which: str, ranks: str, steps: int, **options: Any) -> int:
 @click.argument("which", metavar="[ID|DIR]", default="")
 @click.option("--now", is_flag=True, help="Make the running ranks write their dumps first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+@exit_2_if_unreadable
 def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
     """Find the ranks that cause a hang, from dumps of PyTorch's flight recorder.
 
@@ -166,30 +175,28 @@ def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
 
     Exit status: 0 a cause is found, or no rank waits; 1 the dumps don't show one; 2 they can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..training.flight_recorder import report_of  # noqa: PLC0415
-    from ..training.record import find_folder  # noqa: PLC0415
 
-    try:
-        is_directory = bool(which) and Path(which).is_dir()
-        folder = Path(which) if is_directory else find_folder(which, os.environ)
-        if now:
-            request_dumps(folder)
-        report = report_of(folder)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    report = report_of(dumps_folder(which, now=now))
     if not as_json:
-        for line in report.lines:
-            click.echo(printable(line, colours=False))
+        print_lines(printable(line, colours=False) for line in report.lines)
         return report.exit_status
     click.echo(json.dumps(report.document))
     if report.reason:
         report_line(f"Cannot tell, because {report.reason}")
-    for line in report.unreadable[:_MAX_FILES]:
-        report_line(f"can't be read: {line}")
+    report_lines(f"can't be read: {line}" for line in report.unreadable[:_MAX_FILES])
     return report.exit_status
+
+
+def dumps_folder(which: str, *, now: bool) -> Path:
+    """Return the directory, or the folder of the launch, that a command named; with new dumps on request."""
+    from ..training.record import find_folder  # noqa: PLC0415
+
+    is_directory = bool(which) and Path(which).is_dir()
+    folder = Path(which) if is_directory else find_folder(which, os.environ)
+    if now:
+        request_dumps(folder)
+    return folder
 
 
 def request_dumps(folder: Path) -> None:
@@ -200,8 +207,6 @@ def request_dumps(folder: Path) -> None:
     GipfelError
         The directory is not that of a launch.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..training.record import STATE  # noqa: PLC0415
 
     if not (folder / STATE).exists():
@@ -210,30 +215,23 @@ def request_dumps(folder: Path) -> None:
     time.sleep(_DUMP_S)
 
 
+@exit_2_if_unreadable
 def _run(
     which: str, ranks: str, what: Any, details: dict[str, Any], *, yes: bool, last: bool, as_json: bool
 ) -> int:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
     from ..training.launch import Launch  # noqa: PLC0415
     from ..training.record import find_folder  # noqa: PLC0415
 
-    try:
-        folder = Launch.open(find_folder(which, os.environ)).folder
-        if last:
-            return _show(_last_look(folder, what), as_json=as_json)
-        request = _request(folder, ranks, what, details)
-        if not _agreed(request, folder, yes=yes):
-            return 1
-        return _ask(folder, request, as_json=as_json)
-    except GipfelError as error:
-        report_line(str(error))
-        return 2
+    folder = Launch.open(find_folder(which, os.environ)).folder
+    if last:
+        return _show(_last_look(folder, what), as_json=as_json)
+    request = _request(folder, ranks, what, details)
+    if not _agreed(request, folder, yes=yes):
+        return 1
+    return _ask(folder, request, as_json=as_json)
 
 
 def _last_look(folder: Path, what: str) -> "Look":
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..training.launches.requests import earlier_looks  # noqa: PLC0415
 
     found = next((each for each in earlier_looks(folder) if each.request.what == what), None)
@@ -288,7 +286,7 @@ def _ask(folder: Path, request: "LookRequest", *, as_json: bool) -> int:
             f"{_named(look.missing if look else request.ranks)} may still write into {folder / 'deeper'}; "
             f"`gipfel {_command(request.what)} {folder.name} --last` shows what came."
         )
-        return _INTERRUPTED
+        return INTERRUPTED
     return _show(look, as_json=as_json)
 
 
@@ -307,8 +305,7 @@ def _show(look: "Look", *, as_json: bool) -> int:
         click.echo(json.dumps({**document, "svg": svg, "missing": list(look.missing)}))
         return status
     if look.request.what == "stacks":
-        for line in stack_lines(look):
-            click.echo(printable(line, colours=False))
+        print_lines(printable(line, colours=False) for line in stack_lines(look))
     for rank, answer in sorted(look.found.items()):
         if answer.error:
             click.echo(printable(f"rank {rank}: {answer.error}", colours=False))

@@ -7,10 +7,11 @@ from importlib import import_module
 
 import click
 
-from .completion import print_completions
-from .terminal import examples, report_line
+from gipfel_cluster.messages import GipfelError
 
-_INTERRUPTED = 130
+from .completion import print_completions
+from .terminal import INTERRUPTED, examples, report_line
+
 #: Names of the variables that hold commands, by module.
 _MODULES = {
     "account": (
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_usage_error(error)
     except (KeyboardInterrupt, click.Abort):
         report_line("interrupted.")
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout has closed the pipe.
         return 1
@@ -201,13 +202,12 @@ def _print_usage_error(error: click.ClickException) -> int:
 
 
 def _print_error(error: Exception) -> int:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     if os.environ.get("GIPFEL_DEBUG"):
         raise error
     if isinstance(error, GipfelError):
         report_line(str(error))
-    elif isinstance(error, RuntimeError) and "home directory" in str(error):
+        return error.exit_status
+    if isinstance(error, RuntimeError) and "home directory" in str(error):
         # pathlib raises this for a user without HOME and without an entry in the password database.
         report_line("Your home directory is unknown. Set HOME.")
     elif isinstance(error, UnicodeEncodeError):

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gipfel_cluster.messages import one_line
+
 from .completion import complete_runs
-from .terminal import examples, report_line
+from .terminal import UNREADABLE, examples, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..tracking import FileSummary, Follower
     from ..tracking.find import Kind
     from ..tracking.scalar import Series, SeriesTable
 
-_UNREADABLE = 2
 _WATCH_S = 2.0
 #: Largest number of files named in notes; further files are only counted.
 _MAX_NOTES = 20
@@ -56,8 +57,7 @@ def metrics(path: str, *, as_document: bool, expression: str, watch: str) -> int
 
     Exit status: 0 metrics were found, 2 there are none, or they can't be read.
     """
-    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
-    from ..tracking import Follower  # noqa: PLC0415
+    from ..tracking import Follower  # noqa: PLC0415 - numpy, which --help can do without
     from ..tracking.scalar import SeriesTable  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
@@ -69,13 +69,10 @@ def metrics(path: str, *, as_document: bool, expression: str, watch: str) -> int
         place = resolve_recording(path).resolve()
         logs = _log_kind(expression) if expression else None
         _add(follower, place, logs)
-    except SourceError as error:
-        report_line(str(error))
-        return _UNREADABLE
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         report_line(f"{path} can't be read: {reason}. Name a run, a directory or a file.")
-        return _UNREADABLE
+        return UNREADABLE
     if watch:
         return _watch(follower, place, watch, logs)
     for file, scalars in follower.poll(last=True):
@@ -130,21 +127,20 @@ def _watch(follower: "Follower", place: Path, name: str, logs: "Kind | None") ->
         return 0
     except OSError as error:
         report_line(f"{place} can't be read: {error.strerror or error}.")
-        return _UNREADABLE
+        return UNREADABLE
 
 
 def _report(follower: "Follower", table: "SeriesTable", place: Path, *, as_document: bool) -> int:
     found = table.series()
     notes = _notes(follower, table)
-    for note in notes:
-        report_line(note)
+    report_lines(notes)
     if as_document:
         click.echo(json.dumps(_document(follower, table, notes)))
     elif found:
         _print(found)
     if not found:
         report_line(f"No metrics were found in {place}. Name the directory that the training writes them to.")
-        return _UNREADABLE
+        return UNREADABLE
     return 0
 
 
@@ -186,8 +182,6 @@ def _document(follower: "Follower", table: "SeriesTable", notes: list[str]) -> d
 
 def _print(found: list["Series"]) -> None:
     """Print a row per series; the source only where there are several."""
-    from gipfel_cluster.model import one_line  # noqa: PLC0415 - pydantic, as above
-
     from ..tracking.scalar import sparkline  # noqa: PLC0415
 
     several = len({each.source for each in found}) > 1

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .terminal import examples, report_line
+from gipfel_cluster.messages import GipfelError, pluralize
+
+from .terminal import examples, print_lines, report_line, report_lines
 
 if TYPE_CHECKING:
     from gipfel_cluster.notify import NotifySettings
@@ -83,7 +85,6 @@ def test(*, as_json: bool) -> int:
 
     Exit status: 0 every service accepted it, 1 one did not, or none is set up.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
     from gipfel_cluster.notify import Event, message_of  # noqa: PLC0415
     from gipfel_cluster.notify.channels import send_to_all  # noqa: PLC0415
 
@@ -109,8 +110,6 @@ def status(*, as_json: bool) -> int:
 
     Exit status: 0, or 1 if the file can't be used.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
     problem, settings = "", None
     try:
         settings, _ = _settings()
@@ -169,8 +168,10 @@ def _print_status(document: dict[str, Any]) -> None:
         )
     if document["recent"]:
         click.echo("Newest events:")
-    for each in document["recent"]:
-        click.echo(f"  {_clock(each['time_ns'])}  {each['kind']:<10}  {each['title']}: {each['reason']}")
+    print_lines(
+        f"  {_clock(each['time_ns'])}  {each['kind']:<10}  {each['title']}: {each['reason']}"
+        for each in document["recent"]
+    )
 
 
 def _outcome(outcome: dict[str, Any] | None) -> str:
@@ -255,8 +256,7 @@ def track(
         click.echo(json.dumps(documents if pending else documents[0]))
         return 0
     for each in tracked:
-        for line in each.skipped:
-            report_line(f"not uploaded: {line}")
+        report_lines(f"not uploaded: {line}" for line in each.skipped)
         click.echo(each.url)
     if pending and not tracked:
         click.echo("All ended runs are on the server.")
@@ -286,8 +286,6 @@ def _runs(name: str, uri: str) -> "list[Run]":
 
 
 def _track(run: "Run", tracker: "Tracker") -> "TrackedRun":
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     tracked = tracker.track(run)
     if tracker.progress is not None:
         report_line(

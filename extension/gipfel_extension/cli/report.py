@@ -15,17 +15,14 @@ from urllib.parse import quote, urlencode
 
 import click
 
+from gipfel_cluster.messages import GipfelError, pluralize
+
 from .completion import complete_runs
 from .score import parse_weights
-from .terminal import examples, report_line
+from .terminal import examples, report_line, report_lines
 
 if TYPE_CHECKING:
-    from gipfel_cluster.model import GipfelError
-
     from ..saturation.report import ReportContent
-
-
-_UNREADABLE = 2
 
 
 @click.command(
@@ -65,19 +62,10 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     """
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
-    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
-    from .scored_run import (  # noqa: PLC0415
-        ScoredRun,
-        build_content,
-        resolve_recording,
-    )
+    from .scored_run import ScoredRun, build_content, resolve_recording  # noqa: PLC0415 - numpy
 
-    try:
-        path = resolve_recording(recording)
-        content = build_content(ScoredRun.of(path, weights=weights, gpu=gpu))
-    except SourceError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    path = resolve_recording(recording)
+    content = build_content(ScoredRun.of(path, weights=weights, gpu=gpu))
     # Don't link to a server on this machine, since the file may be read elsewhere.
     base = server_url(os.environ, ()) if (path / "telemetry").is_dir() else ""
     page = _page(replace(content, job_page=job_link(base, path.name) if base else ""), static=static)
@@ -110,8 +98,6 @@ def _page(content: "ReportContent", *, static: bool) -> str:
 
 
 def _write_error(output: Path, error: OSError) -> "GipfelError":
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic
-
     return GipfelError(f"{output} can't be written: {error.strerror or error}.", "Give another file with -o.")
 
 
@@ -152,7 +138,6 @@ def open_run(*, run: str, job_page: bool, browser: bool) -> int:
 
     Exit status: 0 printed, 1 there is no such run or no server.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
 
     name = find_run(run, os.environ).name
@@ -244,24 +229,16 @@ def export(recording: str, *, output: Path, form: str) -> int:
 
     Exit status: 0 written, 1 the file can't be written, 2 the recording can't be read.
     """
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     if form == "rocrate":
         return _export_crate(recording, output)
-    from ..telemetry.imports import open_recording  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
+    from ..telemetry.imports import open_recording  # noqa: PLC0415 - numpy, which --help can do without
     from ..telemetry.store.parquet import write_export  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
     if output.suffix not in _FORMATS:
         raise click.UsageError(f"{output.name!r} ends with neither {' nor '.join(_FORMATS)}.")
-    try:
-        found = open_recording(resolve_recording(recording))
-    except SourceError as error:
-        report_line(str(error))
-        return _UNREADABLE
-    for note in found.notes:
-        report_line(f"note: {note}")
+    found = open_recording(resolve_recording(recording))
+    report_lines(f"note: {note}" for note in found.notes)
     try:
         rows = write_export(found.table, output)
     except OSError as error:
@@ -271,7 +248,6 @@ def export(recording: str, *, output: Path, form: str) -> int:
 
 
 def _export_crate(recording: str, output: Path) -> int:
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import typed_run  # noqa: PLC0415 - pydantic
 
     from ..exporters.rocrate import write_crate  # noqa: PLC0415
@@ -284,7 +260,6 @@ def _export_crate(recording: str, output: Path) -> int:
         skipped = write_crate(document, output, user=user_name())
     except OSError as error:
         raise _write_error(output, error) from error
-    for each in skipped:
-        report_line(f"left out: {each}")
+    report_lines(f"left out: {each}" for each in skipped)
     click.echo(f"{output}: {document.key} with {pluralize(len(document.children), 'launch')}")
     return 0

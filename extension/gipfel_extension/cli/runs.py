@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.messages import GipfelError, pluralize
+
 from .completion import complete_runs
-from .terminal import examples, report_line, table_lines
+from .terminal import examples, print_lines, report_line, table_lines
 
 if TYPE_CHECKING:
     from gipfel_cluster.workloads.run_folders import Run
@@ -197,8 +199,6 @@ def list_(
     The newest run is the last one. Columns of --sort and --filter are the keys of --json, and
     parameters.NAME for a parameter of the run's program.
     """
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     from ..server.run_table import Condition, run_table  # noqa: PLC0415 - pydantic and numpy
 
     given = [Condition.parse(each) for each in conditions]
@@ -208,8 +208,7 @@ def list_(
     if as_json:
         click.echo(json.dumps([each.model_dump(mode="json") for each in found]))
         return 0
-    for line in run_lines(found):
-        click.echo(line)
+    print_lines(run_lines(found))
     if found:
         count = pluralize(len(found), "run")
         report_line(f"{count}, {size_text(sum(each.bytes for each in found))}")
@@ -313,7 +312,6 @@ def rm(*, names: tuple[str, ...], older: int | None, yes: bool) -> int:
 
     Exit status: 0 removed or nothing to remove, 1 a run can't be removed, or you answered no.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import check_jobs, find_run  # noqa: PLC0415
 
     if bool(names) == (older is not None):
@@ -358,14 +356,12 @@ def _removable(*, older: int, keep: int | None = None) -> "list[Run]":
 
 
 def _remove(runs: "list[Run]", *, yes: bool) -> int:
-    from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import remove_run  # noqa: PLC0415
 
     if not runs:
         report_line("There is nothing to remove.")
         return 0
-    for line in run_lines(runs):
-        click.echo(line)
+    print_lines(run_lines(runs))
     size = size_text(sum(each.bytes for each in runs))
     count = pluralize(len(runs), "run")
     if not yes and not click.confirm(f"Remove {count}, {size}?", err=True):

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .terminal import examples, report_line
+from gipfel_cluster.messages import GipfelError, one_line, pluralize
+
+from .terminal import examples, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..gate.kept import KeptScan
@@ -126,8 +128,6 @@ def scan(
         return kept.statuses[fail_on]
 
     # The rest imports pydantic, which a kept result can do without.
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..gate.model import SEVERITIES  # noqa: PLC0415
     from ..gate.package_index import PackageIndex  # noqa: PLC0415
     from ..gate.scan.cache import ScanCache  # noqa: PLC0415
@@ -183,8 +183,6 @@ def _print_kept(found: "KeptScan", *, as_document: bool) -> None:
 
 def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -> bool:
     """Update the mirror; return whether every ecosystem was updated."""
-    from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
-
     from ..gate.advisories.update import update_mirror  # noqa: PLC0415
 
     if advisories is None:
@@ -195,14 +193,12 @@ def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -
     for each in updated:
         age = max(0.0, time.time() - each.newest_s) / _DAY_S
         report_line(f"{each.ecosystem}: {pluralize(each.records, 'record')}, the newest {age:.1f} days old.")
-    for line in problems:
-        report_line(line)
+    report_lines(problems)
     return not problems
 
 
 def _lines(document: "ScanDocument") -> Iterator[tuple[bool, str]]:
     """Yield the lines of a result, each with whether it goes to stderr; the last one is the summary."""
-    from gipfel_cluster.model import one_line  # noqa: PLC0415
 
     def line(text: str, indent: str = "") -> tuple[bool, str]:
         # A file name must not add lines or control the terminal.
@@ -231,8 +227,6 @@ def _lines(document: "ScanDocument") -> Iterator[tuple[bool, str]]:
 
 
 def _summary(document: "ScanDocument") -> str:
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     plain = sum(item.verdict == "plain" for item in document.items)
     parts = [f"{pluralize(len(document.items), 'file')} judged, {plain} of them plain"]
     if document.other_files:
@@ -278,8 +272,6 @@ def convert(source: Path, *, output: Path | None, as_document: bool) -> int:
 
     Exit status: 0 converted, 1 not.
     """
-    from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
     from ..gate.models.convert import convert as convert_model  # noqa: PLC0415 - --help can do without
 
     target = output or source.with_suffix(".safetensors")

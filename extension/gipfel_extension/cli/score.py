@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gipfel_cluster.messages import GipfelError
+
 from .completion import complete_runs
-from .terminal import examples, report_line
+from .terminal import examples, report_lines
 
 if TYPE_CHECKING:
     from .scored_run import ScoredRun
 
-_UNREADABLE = 2
 _RESOURCES = ("compute", "memory", "interconnect")
 
 
@@ -78,22 +79,13 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
 
     Exit status: 0 scored, 2 the recording can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415 - numpy, not for --help
 
-    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
-    from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
-
-    try:
-        path = resolve_recording(recording)
-        # Before scoring, which may take minutes.
-        if save and path.exists() and not (path / "telemetry").is_dir():
-            raise GipfelError(
-                f"{path} is not a run folder.", "Score it without --save, or name a run folder."
-            )
-        scored = ScoredRun.of(path, weights=weights, gpu=gpu)
-    except SourceError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    path = resolve_recording(recording)
+    # Before scoring, which may take minutes.
+    if save and path.exists() and not (path / "telemetry").is_dir():
+        raise GipfelError(f"{path} is not a run folder.", "Score it without --save, or name a run folder.")
+    scored = ScoredRun.of(path, weights=weights, gpu=gpu)
     if save:
         _save(scored)
     if as_document:
@@ -135,8 +127,9 @@ def _save(scored: "ScoredRun") -> None:
     for each in run.resolve().parent.glob("*/telemetry"):
         retention.prune(fine_folder(each), now_ns)
     if run_has_ended(run):
-        for reason in compact(run / "telemetry").skipped:
-            report_line(f"A segment is not converted: {reason}.")
+        report_lines(
+            f"A segment is not converted: {reason}." for reason in compact(run / "telemetry").skipped
+        )
 
 
 def _environment(path: Path) -> str:

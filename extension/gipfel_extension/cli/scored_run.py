@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.messages import GipfelError
 from gipfel_cluster.runs import runs_root
 from gipfel_cluster.workloads.run_folders import named_folders, read_notes
 
@@ -300,8 +301,6 @@ def _vetting(path: Path) -> Html:
     """Return the vetting grid as HTML; empty if the run's nodes were not vetted."""
     if not (path / "vetting.json").is_file():
         return Html()
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..vetting.grid import grid_html, make_grid  # noqa: PLC0415
     from ..vetting.report import read_report  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ import click
 from gipfel_cluster.process.fork import allow_forks
 
 from .service_access import connect, how_to_connect, render, service_error, service_folder, share, token, url
-from .terminal import examples, report_checked, report_line
+from .terminal import examples, report_checked, report_line, report_lines
 from .workloads import logs, ps, stop
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ def up(
         document["url"] = _wait_until_running(started.id)
         if not as_json:
             click.echo(document["url"])
-            for line in how_to_connect(Path(started.folder)):
-                report_line(line)
+            report_lines(how_to_connect(Path(started.folder)))
     if as_json:
         click.echo(json.dumps(document))
     return 0
@@ -283,8 +282,7 @@ def _up_in_hub(
         document["url"] = _wait_until_running(name)
         if not as_json:
             click.echo(document["url"])
-            for line in how_to_connect(service_folder(name)):
-                report_line(line)
+            report_lines(how_to_connect(service_folder(name)))
     if as_json:
         click.echo(json.dumps(document))
     return 0

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .terminal import examples, report_line
+from gipfel_cluster.messages import GipfelError
+
+from .terminal import examples, print_lines, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..services.directory import ServiceSpec
@@ -28,8 +30,7 @@ def url(*, name: str) -> int:
 
     folder = service_folder(name)
     click.echo(service_url(folder))
-    for line in how_to_connect(folder):
-        report_line(line)
+    report_lines(how_to_connect(folder))
     return 0
 
 
@@ -123,8 +124,9 @@ def share(*, name: str, user: str, group: str, time: str, end: bool, as_json: bo
     if as_json:
         click.echo(json.dumps(answer))
         return 0
-    for each in answer["shares"]:
-        click.echo(f"{each['kind']} {each['name']}  until {each['expires'] or 'you end it'}")
+    print_lines(
+        f"{each['kind']} {each['name']}  until {each['expires'] or 'you end it'}" for each in answer["shares"]
+    )
     if not answer["shares"]:
         click.echo("Nobody else has access.")
     if answer["refusal"]:
@@ -228,8 +230,6 @@ def how_to_connect(folder: Path) -> tuple[str, ...]:
 
 def service_error(problem: str, fix: str) -> Exception:
     """Return a `GipfelError`."""
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
     return GipfelError(problem, fix)
 
 
@@ -380,6 +380,4 @@ def _edf(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _error(problem: str, fix: str) -> Exception:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
     return GipfelError(problem, fix)

@@ -3,22 +3,26 @@
 What comes from files is printed without control sequences.
 """
 
+import functools
 import json
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 import click
+
+from gipfel_cluster.messages import GipfelError
 
 if TYPE_CHECKING:
     from gipfel_cluster.definition_files import FileDiagnostic
     from gipfel_cluster.workloads.logs import Cursor, LogLine, LogPage
 
+_P = ParamSpec("_P")
 # Escape sequences that control the terminal: CSI, OSC and other strings, and the rest.
 _SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|[\x1b\x9d][\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
@@ -26,7 +30,8 @@ _SEQUENCE = re.compile(
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
-_INTERRUPTED = 130
+#: Exit status of a command that the user interrupted, and of one that can't read what it was given.
+INTERRUPTED, UNREADABLE = 130, 2
 _PAUSE_S = 0.5
 #: Maximum characters of a title or reason in a row of a list.
 _MAX_CHARACTERS = 120
@@ -86,6 +91,32 @@ def report_line(line: str, *, progress: bool = False) -> None:
 def examples(*lines: str) -> str:
     """Return the examples for the end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
+    """Wrap a command: if what it was given can't be read, print the problem and return exit status 2."""
+
+    @functools.wraps(command)
+    def run(*arguments: _P.args, **options: _P.kwargs) -> int:
+        try:
+            return command(*arguments, **options)
+        except GipfelError as error:
+            report_line(str(error))
+            return UNREADABLE
+
+    return run
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on stdout."""
+    for line in lines:
+        click.echo(line)
+
+
+def report_lines(lines: Iterable[str]) -> None:
+    """Write lines to stderr, as `report_line` does."""
+    for line in lines:
+        report_line(line)
 
 
 def report_checked(
@@ -217,4 +248,4 @@ def follow_logs(
                 time.sleep(_PAUSE_S)
     except KeyboardInterrupt:
         report_line(on_interrupt)
-        return _INTERRUPTED
+        return INTERRUPTED

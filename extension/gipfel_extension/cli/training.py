@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.messages import GipfelError
+
 from .completion import complete_runs
 from .runs import size_text
-from .terminal import examples, report_line, table_lines
+from .terminal import UNREADABLE, examples, print_lines, report_line, report_lines, table_lines
 
 if TYPE_CHECKING:
     from ..data.checkpoints import Checkpoint
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMbBtT]?)")
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_UNREADABLE = 2
 _MAX_DIPS = 20
 _COLUMNS = ("checkpoint", "written", "ranks", "size", "stall", "write", "state", "")
 
@@ -88,15 +89,12 @@ def plan(*, model: float | None, as_document: bool, **options: Any) -> int:
     if as_document:
         click.echo(json.dumps(layout_plan.document_of(found)))
     else:
-        for line in layout_plan.lines_of(found):
-            click.echo(line)
+        print_lines(layout_plan.lines_of(found))
     return 0
 
 
 def _model(size: float | None, shape: dict[str, int | None], more: dict[str, Any]) -> Any:
     from pydantic import ValidationError  # noqa: PLC0415
-
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     from ..training.layout_plan import Transformer  # noqa: PLC0415
 
@@ -151,7 +149,7 @@ def checkpoints(*, place: str, verify: bool, keep: int, as_json: bool) -> int:
         report = read_checkpoints(directories, run, verify=verify, keep=keep)
     except OSError as error:
         report_line(f"{error.filename or place} can't be read: {error.strerror}. Check the path.")
-        return _UNREADABLE
+        return UNREADABLE
     quota, problem = storage_quota(os.environ)
     if as_json:
         options = {"keep": keep, "verified": verify, "quota": quota}
@@ -185,7 +183,6 @@ def _places(place: str) -> tuple[list[Path], Path | None]:
     """Return the given directory, or the directories in the plans of a run's launches, and the run folder."""
     if Path(place).is_dir() and not (Path(place) / "record.json").exists():
         return [Path(place).absolute()], None
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
 
     from ..job.checkpoints import checkpoint_directories  # noqa: PLC0415 - numpy
@@ -208,17 +205,14 @@ def _print(report: "CheckpointReport") -> None:
         click.echo("  ".join(cells).rstrip())
     if report.cost is not None:
         _print_dips(report)
-    for sentence in report.sentences():
-        click.echo(sentence)
-    for note in report.notes if report.checkpoints else ():
-        report_line(note)
+    print_lines(report.sentences())
+    report_lines(report.notes if report.checkpoints else ())
     if not report.checkpoints:
         report_line("There are no checkpoints.")
     elif report.old:
         total = sum(each.bytes for each in report.checkpoints if each.path in report.old)
         report_line(f"{len(report.old)} may be deleted: {size_text(total)}")
-    for warning in filter(None, (each.warning for each in report.spaces)):
-        report_line(warning)
+    report_lines(filter(None, (each.warning for each in report.spaces)))
 
 
 def _print_dips(report: "CheckpointReport") -> None:
@@ -234,8 +228,7 @@ def _print_dips(report: "CheckpointReport") -> None:
             (str(dip.step), _time_text(dip.end_ns), f"{write.stall_s:.2f} s", f"{dip.seconds:.2f} s",
              f"-{100 * dip.lower:.1f} %" if dip.lower > 0 else f"+{-100 * dip.lower:.1f} %")
         )  # fmt: skip
-    for line in table_lines(rows, [0, 2, 3, 4]) if len(rows) > 1 else ():
-        click.echo(line)
+    print_lines(table_lines(rows, [0, 2, 3, 4]) if len(rows) > 1 else ())
 
 
 def _time_text(time_ns: int) -> str:

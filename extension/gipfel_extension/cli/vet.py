@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from .terminal import examples, report_line
+from gipfel_cluster.messages import GipfelError, pluralize
+
+from .terminal import examples, print_lines, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..vetting.protocol import VettingProtocol
@@ -188,8 +190,6 @@ def _excluded() -> int:
 
 
 def _load(name: str) -> "VettingProtocol | None":
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..vetting.protocol_files import find_protocol  # noqa: PLC0415
 
     try:
@@ -212,8 +212,6 @@ def _seconds(text: str) -> float:
 
 
 def _here() -> Path:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     try:
         return Path.cwd()
     except OSError as error:
@@ -238,15 +236,12 @@ def _vet(options: "VettingOptions", place: "Location", json_file: str) -> int:
 
 def _tell_result(session: "Session", lines: list[str]) -> None:
     report = session.report
-    for line in lines:
-        click.echo(line)
+    print_lines(lines)
     # Don't break long words, so that a list of nodes can be copied.
-    for line in textwrap.wrap(report.outcome, _WIDTH, break_long_words=False, break_on_hyphens=False):
-        click.echo(line)
+    print_lines(textwrap.wrap(report.outcome, _WIDTH, break_long_words=False, break_on_hyphens=False))
     if report.exclude:
         click.echo(f"--exclude={report.exclude}")
-    for note in report.notes:
-        report_line(f"note: {note}")
+    report_lines(f"note: {note}" for note in report.notes)
     report_line(f"the report is {session.folder / 'vetting.json'}")
 
 
@@ -261,8 +256,7 @@ def _list() -> int:
             f"  {name:<12} {find_protocol(name, directory=here, environment=os.environ).description or where}"
         )
     click.echo("Types of checks:")
-    for name in check_types():
-        click.echo(f"  {name}")
+    print_lines(f"  {name}" for name in check_types())
     return 0
 
 
@@ -307,8 +301,6 @@ class Progress:
             self._live = False
 
     def _show(self, report: "VettingReport") -> None:
-        from gipfel_cluster.model import pluralize  # noqa: PLC0415
-
         if self._live:
             size = shutil.get_terminal_size()
             lines = table_for(stdout=False).lines(report, max_rows=min(_MAX_ROWS, max(1, size.lines - 12)))

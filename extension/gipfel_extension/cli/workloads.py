@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.messages import GipfelError
 from gipfel_cluster.process.fork import allow_forks
 
 from .data_stage import stage_of_options, stage_options
 from .terminal import (
+    INTERRUPTED,
     Status,
     examples,
     follow_logs,
     in_notebook_cell,
     print_line,
+    print_lines,
     print_logs,
     report_line,
+    report_lines,
     shorten,
 )
 
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from ..training.batch.submitted import TaskView
     from ..training.batch.wait import OnStatus
 
-_INTERRUPTED = 130
 _STATE_S = 2.0
 _STOP_S = 180.0
 
@@ -147,8 +150,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     from ..training.batch.submitted import submit_notebook  # noqa: PLC0415
 
     job = _planned(options)
-    for note in job.notes:
-        report_line(note)
+    report_lines(job.notes)
     if dry_run:
         return _show(job, as_document=as_document)
     scheduler = scheduler_of(job, os.environ)
@@ -169,8 +171,6 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 
 
 def _planned(options: dict[str, Any]) -> "NotebookJob":
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..training.batch import NotebookOptions, plan_notebook_job  # noqa: PLC0415
     from .launch import gate_of_options  # noqa: PLC0415
 
@@ -190,8 +190,7 @@ def _show(job: "NotebookJob", *, as_document: bool) -> int:
     if as_document:
         click.echo(json.dumps(dry_run_document(job)))
     else:
-        for line in dry_run_lines(job):
-            click.echo(line)
+        print_lines(dry_run_lines(job))
     return 0
 
 
@@ -209,7 +208,7 @@ def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob", *, as_documen
         )
     except KeyboardInterrupt:
         report(follow_hint(job_id, job, os.environ))
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def _live_table(job_id: str) -> "OnStatus | None":
@@ -241,15 +240,12 @@ def ps(*, ended: bool, kind: str, as_json: bool) -> int:
     """List your workloads: launches, batch notebooks and other installed kinds."""
     found = _workloads()
     if kind and kind not in found.kinds:
-        from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
         raise GipfelError(f"There is no kind {kind!r}.", f"Choose one of {', '.join(found.kinds)}.")
     listed = found.list(ended=ended, kind=kind)
     if as_json:
         click.echo(json.dumps([each.model_dump(mode="json") for each in listed]))
         return 0
-    for line in _table(listed):
-        click.echo(line)
+    print_lines(_table(listed))
     if not listed:
         report_line(
             "No workload has been started yet." if ended else "No workload runs. `gipfel ps --all` lists all."

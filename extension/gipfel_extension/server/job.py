@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from gipfel_cluster.image_verdict import SECURITY, kept_verdict
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
-from ..diagnosis.roles import RoleSelection, parse_selection
+from ..diagnosis.roles import parse_selection
 from ..job.figures import (
     HIGH_IS_BAD,
     HOST_METRICS,
@@ -35,7 +35,6 @@ from ..telemetry.events import read_events
 from ..telemetry.figures.heat import HEAT_METRICS
 from ..telemetry.figures.lines import gpus_of
 from ..telemetry.figures.stack import with_events
-from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import Overview, read_overview
 from ..telemetry.user_metrics import UserMetrics
 from ..topology.cluster import CLUSTER_FILE, read_states
@@ -175,17 +174,14 @@ def job_figures(folder: Path, view: JobView) -> dict[str, Any]:
     if view.have == version:
         return {"version": version, "unchanged": True}
     content = read_content(folder, view)
-    group, selection = _selection(view.select), _selection(view.pick or view.select)
+    group, selection = parse_selection(view.select), parse_selection(view.pick or view.select)
     overview = _overview(folder, view)
-    try:
-        known = [each.rank for each in content.job.ranks]
-        ranks, members = selection.ranks(known, content.roles), group.ranks(known, content.roles)
-        rows = device_rows(content, overview)
-        lit = selected_rows(rows, selection, content) if selection.terms else None
-        nics = nic_rows(content, overview) if "nics" in view.figures else []
-        lit_nics = selected_nics(nics, selection, content) if selection.terms else None
-    except SourceError as error:
-        raise GipfelError(error.problem, error.fix) from error
+    known = [each.rank for each in content.job.ranks]
+    ranks, members = selection.ranks(known, content.roles), group.ranks(known, content.roles)
+    rows = device_rows(content, overview)
+    lit = selected_rows(rows, selection, content) if selection.terms else None
+    nics = nic_rows(content, overview) if "nics" in view.figures else []
+    lit_nics = selected_nics(nics, selection, content) if selection.terms else None
     chosen = set(ranks) if selection.terms else None
     figures = _figures(folder, view, content, overview, rows, lit, chosen)
     if nics:
@@ -209,13 +205,6 @@ def version_of(*parts: object) -> str:
     """Return an identifier for the state of the files and the query that a response depends on."""
     named = [part.model_copy(update={"have": ""}) if isinstance(part, JobQuery) else part for part in parts]
     return hashlib.blake2b(repr(named).encode(), digest_size=12).hexdigest()
-
-
-def _selection(text: str) -> RoleSelection:
-    try:
-        return parse_selection(text)
-    except SourceError as error:
-        raise GipfelError(error.problem, error.fix) from error
 
 
 def _overview(folder: Path, view: JobView) -> Overview:

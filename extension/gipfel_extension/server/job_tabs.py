@@ -107,16 +107,13 @@ def topology_of_run(folder: Path, query: TopologyQuery) -> JobTopology:
     content = read_content(folder, query)
     devices = read_overview(folder / "telemetry", buckets=1, metrics=()).devices
     nodes = {*(each.node for each in content.job.ranks), *(each.node for each in devices)} - {""}
-    try:
-        return job_topology(
-            content,
-            read_topology(folder, nodes),
-            devices,
-            selection=parse_selection(query.select),
-            vetted=_vetted(folder),
-        )
-    except SourceError as error:
-        raise GipfelError(error.problem, error.fix) from error
+    return job_topology(
+        content,
+        read_topology(folder, nodes),
+        devices,
+        selection=parse_selection(query.select),
+        vetted=_vetted(folder),
+    )
 
 
 def _vetted(folder: Path) -> dict[str, Vetted]:

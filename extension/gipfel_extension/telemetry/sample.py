@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gipfel_cluster.messages import GipfelError
+
 from .metric_table import METRICS
 
 #: Seconds between fine samples: used where a source is that fast and no interval is requested.
@@ -304,17 +306,10 @@ def metric_names(columns: Columns) -> tuple[str, ...]:
     return tuple(name for name in columns if name not in ("time_ns", "monotonic_ns"))
 
 
-class SourceError(Exception):
-    """A source that cannot be opened or read; problem and fix are one sentence each."""
+class SourceError(GipfelError):
+    """A source or recording that cannot be opened or read; problem and fix are one sentence each."""
 
-    def __init__(self, problem: str, fix: str = "") -> None:
-        self.problem = " ".join(problem.split())
-        self.fix = " ".join(fix.split())
-        super().__init__(f"{self.problem} {self.fix}".strip())
-
-    def _render_traceback_(self) -> list[str]:
-        # IPython calls this: a notebook cell then shows one sentence instead of a traceback.
-        return [str(self)]
+    exit_status = 2
 
 
 def _columns(samples: list[Sample], kind: str) -> Columns:
