@@ -111,7 +111,6 @@ def test_6_a_value_that_differs_on_one_rank(tmp_path):
 class Odd(Frozen):
     """A check that does what its parameter says."""
 
-    type: ClassVar[str] = "odd"
     scope: ClassVar[Scope] = Scope.NODE
     what: str = ""
 

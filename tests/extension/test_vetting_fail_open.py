@@ -25,7 +25,6 @@ from gipfel_cluster.model import Frozen
 from gipfel_extension.vetting.model import Scope
 
 class Raises(Frozen):
-    type: ClassVar[str] = "raises"
     scope: ClassVar[Scope] = Scope.NODE
 
     def run(self, context):

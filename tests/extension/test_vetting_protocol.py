@@ -1,6 +1,5 @@
 """Protocols: Gipfel's and vetnode's load; invalid ones are reported with their line, and never pass."""
 
-import json
 import random
 import time
 import tomllib
@@ -18,7 +17,6 @@ from gipfel_extension.vetting.protocol_files import (
     SHIPPED,
     load_protocol,
     parse_protocol,
-    protocol_schema,
     shipped_protocols,
 )
 from gipfel_extension.vetting.threshold import quantity, with_unit
@@ -240,7 +238,6 @@ def test_every_type_is_an_entry_point_and_one_class():
     for type_ in BUILT_IN:
         found = check_class(type_)
         assert EntryPoint(type_, points[type_], "gipfel.checks").load() is found
-        assert found.type == type_
         assert found.__doc__
         assert hasattr(found, "run") is not hasattr(found, "probe")
 
@@ -262,21 +259,6 @@ def test_quantities():
     assert with_unit(0.0, "B") == "0 B"
     assert with_unit(2.5e18, "B") == "2500 PB"
     assert with_unit(1980.4, "MHz") == "1980 MHz"
-
-
-def test_the_schema_for_editors_knows_every_check_and_its_keys():
-    schema = protocol_schema()
-    json.dumps(schema)
-    listed = [each["properties"] for each in schema["properties"]["checks"]["items"]["anyOf"]]
-    entries = {each["type"].get("const"): each for each in listed}
-    assert set(BUILT_IN) <= set(entries)
-    assert set(entries["collective"]["scope"]["enum"]) == {"node", "pair", "all"}
-    assert "at_most" in entries["dns"]["parameters"]["properties"]
-    assert "of_reference" in schema["$defs"]["threshold"]["properties"]
-    for name in shipped_protocols():
-        for check in load_protocol(name).checks:
-            known = entries[check.type]["parameters"]["properties"]
-            assert set(check.parameters) <= set(known)
 
 
 def test_any_text_is_a_protocol_or_an_error_of_one_line():

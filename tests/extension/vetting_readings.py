@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gipfel_extension.vetting.check import CheckContext, LocalHost, ProgramResult
+from gipfel_extension.vetting.check import CheckContext, Host, ProgramResult
 from gipfel_extension.vetting.gpus import GpuReading, NvLink, ReadingError, Remapped
 from gipfel_extension.vetting.probing import LocalProbes, ProbeAnswer, ProbeSpec
 
@@ -42,7 +42,7 @@ class Readings:
         return self.found
 
 
-class FakeHost(LocalHost):
+class FakeHost(Host):
     """This machine, with some files and programs replaced by what another one said."""
 
     def __init__(
@@ -75,7 +75,7 @@ class FakeProbes:
 def context(folder: Path, **changes: Any) -> CheckContext:
     """A node with four healthy GPUs."""
     given: dict[str, Any] = {
-        "node": "nid000001", "environment": {}, "host": LocalHost(), "gpus": Readings(*gpus()),
+        "node": "nid000001", "environment": {}, "host": Host(), "gpus": Readings(*gpus()),
         "probes": LocalProbes(sys.executable, {"PATH": "/usr/bin:/bin"}), "scratch": folder,
         "expected_gpus": 4,
     }  # fmt: skip

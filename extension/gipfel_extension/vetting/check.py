@@ -41,36 +41,8 @@ class ProgramResult:
     output: str
 
 
-class Host(Protocol):
-    """Access of checks to a node, except its GPUs; every method may raise OSError."""
-
-    def text(self, path: str) -> str:
-        """Return the content of a small file."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the entries of a directory, sorted."""
-
-    def run(self, argv: Sequence[str], seconds: float) -> ProgramResult:
-        """Run a program; raise FileNotFoundError if it is missing, TimeoutError if it doesn't end in time."""
-
-    def affinity(self) -> frozenset[int]:
-        """Return the CPUs that this process may run on."""
-
-    def user(self) -> str:
-        """Return the name of this process's user."""
-
-    def resolve(self, name: str) -> list[str]:
-        """Return the addresses of a host name."""
-
-    def connect(self, host: str, port: int, seconds: float) -> None:
-        """Open a TCP connection and close it."""
-
-    def clock_offset(self, server: str, seconds: float) -> float:
-        """Return the seconds by which an NTP server's clock is ahead of this node's."""
-
-
-class LocalHost:
-    """`Host` of the machine that this process runs on."""
+class Host:
+    """Access of checks to the node that this process runs on, except its GPUs; methods may raise OSError."""
 
     def text(self, path: str) -> str:
         """Return the content of a small file."""
@@ -82,7 +54,7 @@ class LocalHost:
         return sorted(each.name for each in Path(folder).iterdir())
 
     def run(self, argv: Sequence[str], seconds: float) -> ProgramResult:
-        """Run a program of this node."""
+        """Run a program; raise FileNotFoundError if it is missing, TimeoutError if it doesn't end in time."""
         try:
             done = subprocess.run(
                 list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -109,7 +81,7 @@ class LocalHost:
         socket.create_connection((host, port), timeout=seconds).close()
 
     def clock_offset(self, server: str, seconds: float) -> float:
-        """Query an NTP server once and subtract half of the round trip."""
+        """Return the seconds by which an NTP server's clock is ahead, without half of the round trip."""
         name, _, port = server.partition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
             link.settimeout(seconds)
@@ -204,7 +176,6 @@ class Check(Protocol):
     into verdicts that do not pass.
     """
 
-    type: ClassVar[str]
     scope: ClassVar[Scope]
 
     @classmethod
@@ -219,7 +190,6 @@ class Check(Protocol):
 class GroupCheck(Protocol):
     """Check of a node's GPUs, a pair of nodes, or all nodes: a probe on a group of ranks."""
 
-    type: ClassVar[str]
     scope: ClassVar[Scope]
 
     @classmethod

@@ -4,17 +4,33 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
-from gipfel_cluster.model import Frozen, OneLine
+from gipfel_cluster.model import OneLine
 
 from ..check import CheckContext, MissingRequirement
-from ..model import Finding, Owner, Scope, Verdict
-from ..probing import ProbeSpec, probe_file
-from .gpus import failed, passed
+from ..model import Finding, Owner
+from ..probing import ProbeAnswer, ProbeSpec, probe_file
+from .gpus import BaseCheck, failed, inconclusive, passed
 
 
-class Container(Frozen):
+def _run_probe(
+    context: CheckContext, report: str, request: dict[str, JsonValue], *, torch: bool = False
+) -> ProbeAnswer:
+    """Return the answer of the probe ``container``; raise MissingRequirement if the image has no Python."""
+    spec = ProbeSpec(
+        argv=(probe_file("container"), report),
+        request=request,
+        time_limit_s=context.time_limit_s * 0.9,
+        torch=torch,
+    )
+    answer = context.probes.run(spec)
+    if answer.missing:
+        raise MissingRequirement(answer.error, "Use an image with Python.", Owner.IMAGE)
+    return answer
+
+
+class Container(BaseCheck):
     """Check that the user has a name, glibc is new enough, and torch can use the GPUs.
 
     Parameters
@@ -25,8 +41,6 @@ class Container(Frozen):
         Whether torch must be installed and see every GPU of the job.
     """
 
-    type: ClassVar[str] = "container"
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 60.0
     uses_torch: ClassVar[bool] = True
 
@@ -35,14 +49,8 @@ class Container(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        spec = ProbeSpec(
-            argv=(probe_file("container"), "environment"), time_limit_s=context.time_limit_s * 0.9, torch=True
-        )
-        answer = context.probes.run(spec)
-        if answer.missing:
-            raise MissingRequirement(answer.error, "Use an image with Python.", Owner.IMAGE)
-        seen: Any = answer.evidence
-        finding = self._judge(seen, answer.error, context.expected_gpus)
+        answer = _run_probe(context, "environment", {}, torch=True)
+        finding = self._judge(answer.evidence, answer.error, context.expected_gpus)
         return [finding.model_copy(update={"evidence": answer.evidence})]
 
     def _judge(self, seen: Any, error: str, expected: int | None) -> Finding:  # noqa: PLR0911
@@ -70,7 +78,7 @@ class Container(Frozen):
             return failed(f"torch sees {seen.get('gpus')} of {expected} GPUs.", fix)
         if expected is None and not seen.get("gpus") and seen.get("cuda"):
             reason = "torch sees no GPU, and it is unknown whether the job has one."
-            return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Run it in a job with GPUs.")
+            return inconclusive(reason, "Run it in a job with GPUs.")
         return passed(
             f"User {seen['user']}, {seen.get('libc')}, torch {seen['torch']}, {seen.get('gpus')} GPU(s)."
         )
@@ -85,7 +93,7 @@ def _new_enough(libc: str, required: str) -> bool:
     return name == "glibc" and found >= [int(part) for part in required.split(".")]
 
 
-class EnvironmentValues(Frozen):
+class EnvironmentValues(BaseCheck):
     """Check that each variable has exactly the expected value, or is not set.
 
     Parameters
@@ -94,8 +102,6 @@ class EnvironmentValues(Frozen):
         Variables and their values; null for one that must not be set.
     """
 
-    type: ClassVar[str] = "environment"
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 10.0
 
     expected: dict[str, str | None] = Field(min_length=1)
@@ -121,7 +127,7 @@ def compare_environment(expected: Mapping[str, str | None], environment: Mapping
     return passed(f"{len(expected)} variable(s) are as expected.", 0.0)
 
 
-class NetworkStack(Frozen):
+class NetworkStack(BaseCheck):
     """Check that variables have the values for the version of the mounted network stack.
 
     Parameters
@@ -133,8 +139,6 @@ class NetworkStack(Frozen):
         first pattern that matches is used.
     """
 
-    type: ClassVar[str] = "network_stack"
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 20.0
 
     version_from: OneLine = Field(min_length=1)
@@ -150,7 +154,7 @@ class NetworkStack(Frozen):
                 return [found.model_copy(update={"reason": reason, "evidence": {"version": version}})]
         reason = f"The protocol has no entry for network stack {version[:80]!r}."
         fix = f"Add this version to 'expected', which has {', '.join(self.expected)}."
-        return [Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)]
+        return [inconclusive(reason, fix)]
 
     def _version(self, context: CheckContext) -> str:
         fix = "Check whether the EDF enables the hook of the network stack."
@@ -170,7 +174,7 @@ class NetworkStack(Frozen):
         return lines[0].strip()
 
 
-class Libraries(Frozen):
+class Libraries(BaseCheck):
     """Check that all shared libraries in a directory of the image can be loaded.
 
     Parameters
@@ -179,22 +183,13 @@ class Libraries(Frozen):
         A directory such as ``/usr/local/cuda/lib64``.
     """
 
-    type: ClassVar[str] = "libraries"
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 120.0
 
     folder: Annotated[OneLine, Field(min_length=1, max_length=1000)]
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        spec = ProbeSpec(
-            argv=(probe_file("container"), "libraries"),
-            request={"folder": self.folder},
-            time_limit_s=context.time_limit_s * 0.9,
-        )
-        answer = context.probes.run(spec)
-        if answer.missing:
-            raise MissingRequirement(answer.error, "Use an image with Python.", Owner.IMAGE)
+        answer = _run_probe(context, "libraries", {"folder": self.folder})
         if answer.error:
             return [
                 failed(f"{self.folder} can't be examined: {answer.error}", "Check whether the image has it.")
@@ -206,6 +201,4 @@ class Libraries(Frozen):
             name, error = next(iter(seen["broken"].items()))
             reason = f"{len(seen['broken'])} of {seen['count']} libraries can't be loaded: {name}: {error}"
             return [failed(reason, "Correct the image or its mounts.")]
-        return [
-            Finding(verdict=Verdict.PASS, reason=f"{seen['count']} libraries of {self.folder} can be loaded.")
-        ]
+        return [passed(f"{seen['count']} libraries of {self.folder} can be loaded.")]

@@ -2,16 +2,26 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from gipfel_cluster.model import Frozen, pluralize
+from gipfel_cluster.model import pluralize
 
 from ..check import CheckContext, Host, MissingRequirement
 from ..gpus import GpuReading
-from ..model import Finding, Scope, Verdict
-from .gpus import failed, finding_per_gpu, not_reported, passed, read_gpus
+from ..model import Finding, Verdict
+from .gpus import (
+    ANOTHER_NODE,
+    BaseCheck,
+    GpuCheck,
+    degraded,
+    failed,
+    inconclusive,
+    not_reported,
+    passed,
+    read_gpus,
+)
 
 #: XIDs after which a GPU or its memory can't be trusted: those in Azure's list for ND H100 v5, and 95, an
 #: uncontained error of the memory, after which NVIDIA asks for a reset.
@@ -27,7 +37,7 @@ _CARD_NAMES = ("A100", "H100", "H200", "B200", "L40S", "L4 ")
 _SUPERCHIPS = ("GH200", "GB200")
 
 
-class Ecc(Frozen):
+class Ecc(GpuCheck):
     """Check that ECC is on, without uncorrected errors, and with few corrected ones.
 
     Parameters
@@ -38,18 +48,11 @@ class Ecc(Frozen):
         Whether a GPU without ECC fails.
     """
 
-    type: ClassVar[str] = "ecc"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     most_corrected: Annotated[int, Field(ge=0)] = 20_000_000
     must_be_on: bool = True
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge)
-
-    def _judge(self, gpu: GpuReading) -> Finding:
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
         if gpu.ecc_enabled is False:
             if not self.must_be_on:
                 return passed("ECC is off, as the protocol allows.")
@@ -64,12 +67,11 @@ class Ecc(Frozen):
         corrected = gpu.ecc_corrected or 0
         if corrected > self.most_corrected:
             reason = f"{corrected} corrected memory errors, more than {self.most_corrected}."
-            fix = "Tell the operators: this memory is wearing out."
-            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(corrected))
+            return degraded(reason, "Tell the operators: this memory is wearing out.", float(corrected))
         return passed(f"No uncorrected memory error, {corrected} corrected.", 0.0)
 
 
-class RemappedRows(Frozen):
+class RemappedRows(GpuCheck):
     """Check that no remapping of memory rows failed or is pending.
 
     Parameters
@@ -81,18 +83,11 @@ class RemappedRows(Frozen):
         Allowed retired pages, on GPUs that retire pages instead; Meta's limit is 10.
     """
 
-    type: ClassVar[str] = "remapped_rows"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     most_uncorrected: Annotated[int, Field(ge=0)] = 512
     most_retired: Annotated[int, Field(ge=0)] = 10
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge)
-
-    def _judge(self, gpu: GpuReading) -> Finding:  # noqa: PLR0911 - one return for each kind of problem
+    def judge(self, gpu: GpuReading) -> Finding:  # noqa: PLR0911 - one return for each kind of problem
+        """Return the finding for one GPU."""
         rows = gpu.remapped
         if rows is None:
             return self._pages(gpu)
@@ -105,28 +100,24 @@ class RemappedRows(Frozen):
             return failed("The remapping of memory rows is pending until the GPU is reset.", reset)
         if rows.uncorrected > self.most_uncorrected:
             text = f"{pluralize(rows.uncorrected, 'row')} remapped after uncorrected errors."
-            return failed(text, "Use another node, and tell the operators.", float(rows.uncorrected))
+            return failed(text, ANOTHER_NODE, float(rows.uncorrected))
         if gpu.recovery_action:
             return failed("The driver requests a reset of this GPU or a reboot of its node.", reset)
         if rows.uncorrected:
             text = f"{pluralize(rows.uncorrected, 'row')} remapped after uncorrected errors; none is pending."
-            return Finding(verdict=Verdict.PASS, reason=text, measurement=float(rows.uncorrected))
+            return passed(text, float(rows.uncorrected))
         return passed(f"{pluralize(rows.corrected, 'row')} remapped; none is pending.", 0.0)
 
     def _pages(self, gpu: GpuReading) -> Finding:
         if gpu.retired_pages is None:
             return not_reported("remapped rows or retired pages")
-        count = float(gpu.retired_pages)
+        text, count = f"{pluralize(gpu.retired_pages, 'page')} retired.", float(gpu.retired_pages)
         if gpu.retired_pages > self.most_retired:
-            return failed(
-                f"{pluralize(gpu.retired_pages, 'page')} retired.",
-                "Use another node, and tell the operators.",
-                count,
-            )
-        return passed(f"{pluralize(gpu.retired_pages, 'page')} retired.", count)
+            return failed(text, ANOTHER_NODE, count)
+        return passed(text, count)
 
 
-class Xid(Frozen):
+class Xid(BaseCheck):
     """Check that the kernel log of the last hours, or since boot, has no serious XID.
 
     Parameters
@@ -138,10 +129,6 @@ class Xid(Frozen):
     hours
         How far back the log is searched; its times are relative to boot.
     """
-
-    type: ClassVar[str] = "xid"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 30.0
 
     serious: tuple[int, ...] = SERIOUS
     of_programs: tuple[int, ...] = (13, 31, 43, 45)
@@ -156,9 +143,8 @@ class Xid(Frozen):
         matches = [(line, _LINE.search(line)) for line in log if _XID_PREFIX in line]
         if unread := [line for line, match in matches if match is None]:
             # A log in an unknown format must not hide an error.
-            fix = "Read the kernel log of this node."
             reason = f"A line about an XID can't be parsed: {unread[0].strip()[:160]}"
-            return [Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)]
+            return [inconclusive(reason, "Read the kernel log of this node.")]
         found = [
             (int(match[3]), match[2])
             for _, match in matches
@@ -166,30 +152,25 @@ class Xid(Frozen):
         ]
         serious = sorted({f"{number} on {bus}" for number, bus in found if number in self.serious})
         if serious:
-            fix = "Use another node, and tell the operators."
             reason = f"XID {', '.join(serious[:8])} in the last {self.hours:g} h."
             numbers = sorted({number for number, _ in found if number in self.serious})
-            finding = failed(reason, fix, float(len(serious)))
+            finding = failed(reason, ANOTHER_NODE, float(len(serious)))
             return [finding.model_copy(update={"evidence": {"xids": numbers}})]
         if too_short := self._too_short(text, now):
             return [too_short]
         other = sorted({number for number, _ in found if number not in self.of_programs})
         if other:
             reason = f"XID {', '.join(map(str, other))} in the last {self.hours:g} h."
-            evidence: dict[str, JsonValue] = {"xids": [*other]}
-            fix = "Tell the operators."
-            return [Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, evidence=evidence)]
-        return [
-            Finding(verdict=Verdict.PASS, reason=f"No XID in the last {self.hours:g} h.", measurement=0.0)
-        ]
+            finding = degraded(reason, "Tell the operators.")
+            return [finding.model_copy(update={"evidence": {"xids": other}})]
+        return [passed(f"No XID in the last {self.hours:g} h.", 0.0)]
 
     def _too_short(self, log: str, now: float) -> Finding | None:
         """Return a finding if the log does not reach back `hours`, else None."""
         first = _TIME.search(log)
         fix = "Set fewer 'hours', or find out what clears the kernel log."
         if first is None:
-            reason = "The kernel log has no times, so it is unknown how far back it reaches."
-            return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)
+            return inconclusive("The kernel log has no times, so it is unknown how far back it reaches.", fix)
         begins = float(first[1])
         reach = now - begins
         if begins <= _COMPLETE_FROM_S or reach >= self.hours * 3600:
@@ -197,7 +178,7 @@ class Xid(Frozen):
         reason = (
             f"No serious XID, but the kernel log reaches back only {reach / 3600:.2g} of {self.hours:g} h."
         )
-        return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)
+        return inconclusive(reason, fix)
 
 
 def _kernel_log(host: Host) -> str:
@@ -219,7 +200,7 @@ def _kernel_log(host: Host) -> str:
     return ran.output
 
 
-class NvLinks(Frozen):
+class NvLinks(GpuCheck):
     """Check that all NVLinks are up, with few replays and recoveries.
 
     Parameters
@@ -234,20 +215,13 @@ class NvLinks(Frozen):
         Whether a GPU without NVLink fails.
     """
 
-    type: ClassVar[str] = "nvlink"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     links: Annotated[int, Field(ge=1, le=36)] | None = None
     most_recoveries: Annotated[int, Field(ge=0)] = 0
     most_replays: Annotated[int, Field(ge=0)] = 1000
     required: bool = True
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge)
-
-    def _judge(self, gpu: GpuReading) -> Finding:
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
         if not gpu.nvlinks and not self.required and self.links is None:
             reason = "This GPU has no NVLink, as the protocol allows."
             evidence: dict[str, JsonValue] = {"applies": False, "not_required": True}
@@ -269,15 +243,12 @@ class NvLinks(Frozen):
                 f"{len(up)} of {expected} NVLinks are up; down: {down or 'not listed'}.", fix, float(len(up))
             )
         recoveries = sum(link.recovery_errors or 0 for link in up)
+        fix = "Tell the operators. A bandwidth check shows whether it costs performance."
         if recoveries > self.most_recoveries:
-            fix = "Tell the operators. A bandwidth check shows whether it costs performance."
-            reason = f"NVLinks recovered {recoveries} time(s)."
-            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(recoveries))
+            return degraded(f"NVLinks recovered {recoveries} time(s).", fix, float(recoveries))
         replays = sum((link.replay_errors or 0) + (link.crc_errors or 0) for link in up)
         if replays > self.most_replays:
-            fix = "Tell the operators. A bandwidth check shows whether it costs performance."
-            reason = f"NVLinks had {replays} replay(s)."
-            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(replays))
+            return degraded(f"NVLinks had {replays} replay(s).", fix, float(replays))
         return passed(f"{len(up)} NVLinks are up, with {replays} replay(s).", float(len(up)))
 
 
@@ -286,7 +257,7 @@ def _is_card(model: str) -> bool:
     return any(name in words for name in _CARD_NAMES) and not any(name in words for name in _SUPERCHIPS)
 
 
-class Pcie(Frozen):
+class Pcie(GpuCheck):
     """Check that the PCIe link has its full width, and a generation only if one is set.
 
     An idle link runs at a lower generation.
@@ -301,19 +272,12 @@ class Pcie(Frozen):
         Allowed replays since the driver was loaded.
     """
 
-    type: ClassVar[str] = "pcie"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     width: Annotated[int, Field(ge=1, le=32)] | None = None
     generation: Annotated[int, Field(ge=1, le=8)] | None = None
     most_replays: Annotated[int, Field(ge=0)] = 10_000
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge)
-
-    def _judge(self, gpu: GpuReading) -> Finding:
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
         width, expected = gpu.pcie_width, self.width or gpu.pcie_width_max
         if width is None or expected is None:
             return not_reported("the width of its PCIe link")
@@ -322,18 +286,12 @@ class Pcie(Frozen):
             return failed(f"PCIe uses {width} of {expected} lanes.", fix, float(width), "x")
         if self.width is None and expected < _CARD_LANES and _is_card(gpu.name):
             reason = f"Its slot has {expected} lanes; the card has {_CARD_LANES}."
-            return Finding(
-                verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(expected), unit="x"
-            )
+            return degraded(reason, fix, float(expected), "x")
         now, top = gpu.pcie_generation, gpu.pcie_generation_max
-        if self.generation is not None:
-            # An idle link reports a lower generation than it will use.
-            best = max(now or 0, top or 0)
-            if best < self.generation:
-                return failed(f"PCIe supports generation {best}, not {self.generation}.", fix, float(best))
+        # An idle link reports a lower generation than it will use.
+        best = max(now or 0, top or 0)
+        if self.generation is not None and best < self.generation:
+            return failed(f"PCIe supports generation {best}, not {self.generation}.", fix, float(best))
         if (gpu.pcie_replays or 0) > self.most_replays:
-            reason = f"PCIe had {gpu.pcie_replays} replays."
-            return Finding(
-                verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(gpu.pcie_replays or 0)
-            )
+            return degraded(f"PCIe had {gpu.pcie_replays} replays.", fix, float(gpu.pcie_replays or 0))
         return passed(f"PCIe {now or '?'}.0 x{width}.", float(width), "x")

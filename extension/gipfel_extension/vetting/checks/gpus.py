@@ -1,8 +1,10 @@
 """Checks of the job's GPUs: count, memory, processes, compute mode.
 
-`read_gpus`, `finding_per_gpu`, `not_reported`, `passed` and `failed` are used by other checks too.
+The base classes `BaseCheck` and `GpuCheck`, `read_gpus`, `not_reported`, and the
+functions that return a finding of one verdict are used by other checks too.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -15,6 +17,8 @@ from ..gpus import GpuReading, Process, ReadingError
 from ..model import Finding, Owner, Scope, Verdict
 from ..threshold import Quantity, with_unit
 
+#: What to do about a faulty node.
+ANOTHER_NODE = "Use another node, and tell the operators."
 Mode = Literal["default", "exclusive_process", "exclusive_thread", "prohibited"]
 
 
@@ -50,10 +54,9 @@ def finding_per_gpu(context: CheckContext, judge: Callable[[GpuReading], Finding
 
 def not_reported(value: str) -> Finding:
     """Return the finding for a value that NVML does not report."""
-    return Finding(
-        verdict=Verdict.INCONCLUSIVE,
-        reason=f"NVML does not report {value} of this GPU.",
-        fix="For GPUs that don't report it, remove this check from the protocol or set `severity: warning`.",
+    return inconclusive(
+        f"NVML does not report {value} of this GPU.",
+        "For GPUs that don't report it, remove this check from the protocol or set `severity: warning`.",
     )
 
 
@@ -67,7 +70,38 @@ def failed(reason: str, fix: str, measurement: float | None = None, unit: str = 
     return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, measurement=measurement, unit=unit)
 
 
-class GpuCount(Frozen):
+def degraded(reason: str, fix: str, measurement: float | None = None, unit: str = "") -> Finding:
+    """Return a finding that is degraded."""
+    return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=measurement, unit=unit)
+
+
+def inconclusive(reason: str, fix: str = "") -> Finding:
+    """Return a finding without a conclusion."""
+    return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)
+
+
+class BaseCheck(Frozen):
+    """Base class of checks, by default of a node and within 30 s; a subclass defines `run`."""
+
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 30.0
+
+
+class GpuCheck(BaseCheck):
+    """Base class of checks that judge each GPU by what NVML reports of it alone."""
+
+    scope: ClassVar[Scope] = Scope.GPU
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding per GPU."""
+        return finding_per_gpu(context, self.judge)
+
+    @abstractmethod
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
+
+
+class GpuCount(BaseCheck):
     """Check that the node has the number of GPUs that the job has on it, all of one model.
 
     Parameters
@@ -78,10 +112,6 @@ class GpuCount(Frozen):
         Words that the model's name must contain; empty for any model.
     """
 
-    type: ClassVar[str] = "gpu_count"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 30.0
-
     count: Annotated[int, Field(ge=1)] | None = None
     model: OneLine = ""
 
@@ -90,9 +120,8 @@ class GpuCount(Frozen):
         gpus = read_gpus(context)
         expected = self.count if self.count is not None else context.expected_gpus
         models = sorted({gpu.name for gpu in gpus})
-        found = f"{len(gpus)} x {', '.join(models)}"
         if expected is not None and len(gpus) != expected:
-            fix = "A GPU may have fallen off the bus. Use another node, and tell the operators."
+            fix = f"A GPU may have fallen off the bus. {ANOTHER_NODE}"
             return [failed(f"NVML lists {len(gpus)} of {expected} GPUs.", fix, float(len(gpus)))]
         if expected is None and context.expected_gpus is None:
             return [failed("The expected number of GPUs is unknown.", "Set 'count' in the protocol.")]
@@ -100,10 +129,10 @@ class GpuCount(Frozen):
             return [failed(f"The GPUs differ: {', '.join(models)}.", "Use nodes with GPUs of one model.")]
         if self.model and not all(word in models[0].upper() for word in self.model.upper().split()):
             return [failed(f"The GPUs are {models[0]}, not {self.model}.", "Use other nodes.")]
-        return [passed(f"{found}.", float(len(gpus)))]
+        return [passed(f"{len(gpus)} x {models[0]}.", float(len(gpus)))]
 
 
-class GpuMemory(Frozen):
+class GpuMemory(GpuCheck):
     """Check that little of a GPU's memory is in use before the run.
 
     Parameters
@@ -112,17 +141,10 @@ class GpuMemory(Frozen):
         Allowed share of the memory in use; memory that the driver reserves doesn't count.
     """
 
-    type: ClassVar[str] = "gpu_memory"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     most_used: Annotated[Quantity, Field(ge=0, le=1)] = 0.05
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge)
-
-    def _judge(self, gpu: GpuReading) -> Finding:
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
         if gpu.memory_used is None or not gpu.memory_total:
             return not_reported("how much memory is in use")
         share = gpu.memory_used / gpu.memory_total
@@ -133,12 +155,10 @@ class GpuMemory(Frozen):
         return passed(f"{text}.", share)
 
 
-class GpuProcesses(Frozen):
+class GpuProcesses(BaseCheck):
     """Check that no process uses the GPU: another job's process is ``fail``, this job's ``degraded``."""
 
-    type: ClassVar[str] = "gpu_processes"
     scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
@@ -158,9 +178,7 @@ class GpuProcesses(Frozen):
         if gpu.processes:
             names = ", ".join(_describe(process, host) for process in gpu.processes[:5])
             fix = "Restart the kernel that uses the GPU before the run."
-            return Finding(
-                verdict=Verdict.DEGRADED, reason=f"Processes of this job: {names}.", fix=fix, measurement=0.0
-            )
+            return degraded(f"Processes of this job: {names}.", fix, 0.0)
         return passed("No process uses it.", 0.0)
 
 
@@ -186,7 +204,7 @@ def _describe(process: Process, host: Host) -> str:
     return f"{process.pid} ({name}){memory}"
 
 
-class ComputeMode(Frozen):
+class ComputeMode(GpuCheck):
     """Check that the compute mode is one of the allowed ones.
 
     Parameters
@@ -195,17 +213,10 @@ class ComputeMode(Frozen):
         Allowed modes. In an exclusive mode, a second process on the GPU fails.
     """
 
-    type: ClassVar[str] = "compute_mode"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     allowed: tuple[Mode, ...] = Field(default=("default",), min_length=1)
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge)
-
-    def _judge(self, gpu: GpuReading) -> Finding:
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
         if gpu.compute_mode is None:
             return not_reported("the compute mode")
         if gpu.compute_mode not in self.allowed:

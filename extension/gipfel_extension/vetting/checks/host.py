@@ -8,19 +8,19 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, OneLine, pluralize
+from gipfel_cluster.model import OneLine, pluralize
 
 from ..check import CheckContext, MissingRequirement
 from ..gpus import GpuReading, ReadingError
-from ..model import Finding, Scope, Verdict
+from ..model import Finding
 from ..threshold import Quantity, with_unit
-from .gpus import failed, passed
+from .gpus import ANOTHER_NODE, BaseCheck, degraded, failed, passed
 from .storage import RandomContent, file_system_usage, lacks_space, temporary_file
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
-class HostMemory(Frozen):
+class HostMemory(BaseCheck):
     """Check that enough main memory is available, and little swap is in use.
 
     Parameters
@@ -31,8 +31,6 @@ class HostMemory(Frozen):
         Allowed bytes of swap in use.
     """
 
-    type: ClassVar[str] = "host_memory"
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 10.0
 
     min_available: Annotated[Quantity, Field(ge=0, le=1)] = 0.5
@@ -59,7 +57,7 @@ class HostMemory(Frozen):
         return [passed(f"{text}.", share)]
 
 
-class Affinity(Frozen):
+class Affinity(BaseCheck):
     """Check that the job may use enough CPUs, some of them close to each GPU.
 
     Parameters
@@ -67,10 +65,6 @@ class Affinity(Frozen):
     cpus_per_gpu
         Required number of CPUs for each GPU, or in total if there is no GPU.
     """
-
-    type: ClassVar[str] = "affinity"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 30.0
 
     cpus_per_gpu: Annotated[int, Field(ge=1)] = 1
 
@@ -87,15 +81,12 @@ class Affinity(Frozen):
             fix = "Request more CPUs (--cpus-per-task, --cpus-per-gpu)."
             reason = f"{pluralize(len(cpus), 'CPU')} may be used, {required} are needed."
             return [failed(reason, fix, float(len(cpus)))]
-        far = []
-        for gpu in gpus:
-            near = self._cpus_near(context, gpu)
-            if near and not near & cpus:
-                far.append(f"GPU {gpu.index}")
+        near_cpus = {f"GPU {gpu.index}": self._cpus_near(context, gpu) for gpu in gpus}
+        far = [gpu for gpu, near in near_cpus.items() if near and not near & cpus]
         if far:
             fix = "Bind tasks to the CPUs near their GPUs (--gpu-bind, --cpu-bind, or numactl)."
             reason = f"No CPU near {', '.join(far)} may be used."
-            return [Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(len(cpus)))]
+            return [degraded(reason, fix, float(len(cpus)))]
         near_gpus = ", near every GPU" if gpus else ""
         return [passed(f"{pluralize(len(cpus), 'CPU')} may be used{near_gpus}.", float(len(cpus)))]
 
@@ -120,7 +111,7 @@ def cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-class SharedMemory(Frozen):
+class SharedMemory(BaseCheck):
     """Check that shared memory is free and can be written: a memory limit may be below its size.
 
     Parameters
@@ -130,10 +121,6 @@ class SharedMemory(Frozen):
     write
         Bytes that the check writes and deletes.
     """
-
-    type: ClassVar[str] = "shared_memory"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 30.0
 
     folder: OneLine = "/dev/shm"  # noqa: S108 - it is the subject
     min_free: Annotated[Quantity, Field(ge=0)] = 2.0**30
@@ -178,7 +165,7 @@ class SharedMemory(Frozen):
 _STATUS_LIMIT_S = 5.0
 
 
-class Dns(Frozen):
+class Dns(BaseCheck):
     """Check that each host name resolves within the limit.
 
     Parameters
@@ -188,10 +175,6 @@ class Dns(Frozen):
     at_most
         Allowed seconds for one name.
     """
-
-    type: ClassVar[str] = "dns"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 30.0
 
     names: tuple[OneLine, ...] = ()
     at_most: Annotated[Quantity, Field(gt=0)] = 2.0
@@ -216,7 +199,7 @@ class Dns(Frozen):
         return [passed(f"{len(self.names) or 1} name(s) resolved.", slowest, "s")]
 
 
-class ClockOffset(Frozen):
+class ClockOffset(BaseCheck):
     """Check that the clock is close to an NTP server's, or to that of the node's time service.
 
     Parameters
@@ -227,8 +210,6 @@ class ClockOffset(Frozen):
         Allowed seconds in either direction, because logs and traces of ranks are compared.
     """
 
-    type: ClassVar[str] = "clock_offset"
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 20.0
 
     server: OneLine = ""
@@ -264,17 +245,17 @@ class ClockOffset(Frozen):
         if ran.status:
             raise MissingRequirement("timedatectl does not work here.", "Set 'server' in the protocol.")
         if ran.output.strip() != "yes":
-            return failed("The clock is not synchronized.", "Use another node, and tell the operators.")
+            return failed("The clock is not synchronized.", ANOTHER_NODE)
         return passed("The clock is synchronized, according to timedatectl.")
 
     def _judge_offset(self, offset: float, reference: str) -> Finding:
+        text = f"The clock is {offset:.3f} s off, {reference}."
         if offset > self.at_most:
-            fix = "Use another node, and tell the operators."
-            return failed(f"The clock is {offset:.3f} s off, {reference}.", fix, offset, "s")
-        return passed(f"The clock is {offset:.3f} s off, {reference}.", offset, "s")
+            return failed(text, ANOTHER_NODE, offset, "s")
+        return passed(text, offset, "s")
 
 
-class Internet(Frozen):
+class Internet(BaseCheck):
     """Check that a TCP connection to a host can be opened within the limit.
 
     Parameters
@@ -284,10 +265,6 @@ class Internet(Frozen):
     seconds
         Seconds to wait.
     """
-
-    type: ClassVar[str] = "internet"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 30.0
 
     host: Annotated[OneLine, Field(min_length=1, max_length=253)]
     port: Annotated[int, Field(ge=1, le=65_535)] = 443

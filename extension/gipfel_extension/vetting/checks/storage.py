@@ -14,12 +14,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, OneLine
+from gipfel_cluster.model import OneLine
 
 from ..check import CheckContext, MissingRequirement
-from ..model import Finding, Scope, Verdict
+from ..model import Finding
 from ..threshold import Quantity, with_unit
-from .gpus import failed, passed
+from .gpus import BaseCheck, failed, inconclusive, passed
 
 #: Bytes that are written and read at a time.
 BLOCK_BYTES = 4 * 2**20
@@ -171,7 +171,7 @@ def lacks_space(folder: Path, free: float, min_free: float, fix: str) -> Finding
     return failed(problem, fix, free, "B")
 
 
-class StorageCheck(Frozen):
+class StorageCheck(BaseCheck):
     """Base class of checks that measure the throughput of a directory, in bytes per second.
 
     Parameters
@@ -184,7 +184,6 @@ class StorageCheck(Frozen):
         Number of samples; one more at the beginning is discarded.
     """
 
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 60.0
     #: First words of the reason, such as "Reading from".
     operation: ClassVar[str]
@@ -207,7 +206,7 @@ class StorageCheck(Frozen):
         rates = tuple(measured[1:])
         rate = statistics.median(rates)
         reason = f"{self.operation} {folder}: {with_unit(rate, 'B/s')}."
-        return [Finding(verdict=Verdict.PASS, reason=reason, measurement=rate, unit="B/s", samples=rates)]
+        return [passed(reason, rate, "B/s").model_copy(update={"samples": rates})]
 
     @abstractmethod
     def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
@@ -223,7 +222,6 @@ class StorageCheck(Frozen):
 class StorageRead(StorageCheck):
     """Bytes per second of reading a file, all bytes of which are verified; each sample reads it once."""
 
-    type: ClassVar[str] = "storage_read"
     operation: ClassVar[str] = "Reading from"
 
     def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
@@ -245,7 +243,6 @@ class StorageRead(StorageCheck):
 class StorageWrite(StorageCheck):
     """Bytes per second of writing with fsync, as for a checkpoint; each sample writes a new file."""
 
-    type: ClassVar[str] = "storage_write"
     operation: ClassVar[str] = "Writing to"
 
     def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
@@ -261,7 +258,7 @@ class StorageWrite(StorageCheck):
         return rates
 
 
-class Mounts(Frozen):
+class Mounts(BaseCheck):
     """Check that each path exists, can be read or written, and is on the expected file system.
 
     Parameters
@@ -271,10 +268,6 @@ class Mounts(Frozen):
     kinds
         Paths to the required type of their file system, such as lustre or nfs4, to detect a missing mount.
     """
-
-    type: ClassVar[str] = "mounts"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 30.0
 
     paths: Mapping[OneLine, Access] = Field(min_length=1)
     kinds: Mapping[OneLine, OneLine] = Field(default_factory=dict)
@@ -334,7 +327,7 @@ def file_system(path: Path, mountinfo: str) -> str:
     return kind
 
 
-class Quota(Frozen):
+class Quota(BaseCheck):
     """Check that enough space is free and can be written: an exceeded quota shows only when writing.
 
     Parameters
@@ -349,8 +342,6 @@ class Quota(Frozen):
         Bytes that the check writes and deletes.
     """
 
-    type: ClassVar[str] = "quota"
-    scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 60.0
 
     folder: OneLine
@@ -377,9 +368,5 @@ class Quota(Frozen):
             reason = (
                 f"Only {with_unit(written, 'B')} of {with_unit(self.write, 'B')} could be written in time."
             )
-            return [
-                Finding(
-                    verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Raise time_limit, or reduce 'write'."
-                )
-            ]
+            return [inconclusive(reason, "Raise time_limit, or reduce 'write'.")]
         return [passed(f"{folder} has {with_unit(free, 'B')} free.", free, "B")]

@@ -9,13 +9,21 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
-from gipfel_cluster.model import Frozen
-
 from ..check import CheckContext
 from ..gpus import GpuReading, ReadingError
 from ..model import Finding, Scope, Verdict
 from ..threshold import Quantity
-from .gpus import failed, finding_per_gpu, not_reported, passed, read_gpus
+from .gpus import (
+    ANOTHER_NODE,
+    BaseCheck,
+    GpuCheck,
+    failed,
+    finding_per_gpu,
+    inconclusive,
+    not_reported,
+    passed,
+    read_gpus,
+)
 
 #: Bits of NVML's clock-event mask that indicate a problem; idle, application clocks and sync boost do not.
 REASONS: dict[int, str] = {
@@ -27,6 +35,7 @@ REASONS: dict[int, str] = {
     0x200: "board limit",
     0x400: "reliability",
 }
+_THROTTLED_FIX = "Use another node, and tell the operators: heat or power of this one is the cause."
 _IDLE_BIT = 0x01
 #: Below this temperature the sensor is assumed to be faulty.
 _MIN_TEMPERATURE_C = 1.0
@@ -40,7 +49,7 @@ _MIN_SLOWED, _MIN_SLOWED_SHARE = 2, 0.1
 _INDEX = re.compile(r"GPU (\d+)")
 
 
-class Clocks(Frozen):
+class Clocks(BaseCheck):
     """Check that the clocks are not throttled, and not limited below the model's maximum.
 
     Parameters
@@ -51,9 +60,7 @@ class Clocks(Frozen):
         Required share of the maximum memory clock, unless the GPU is idle.
     """
 
-    type: ClassVar[str] = "clocks"
     scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
 
     min_sm_clock_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.85
     min_memory_clock_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.95
@@ -70,23 +77,20 @@ class Clocks(Frozen):
             return not_reported("the reasons of the current clocks")
         names = [name for bit, name in REASONS.items() if gpu.clock_reasons & bit]
         if names:
-            fix = "Use another node, and tell the operators: heat or power of this one is the cause."
-            return failed(f"Throttled: {', '.join(names)}.", fix, gpu.sm_clock_mhz, "MHz")
+            return failed(f"Throttled: {', '.join(names)}.", _THROTTLED_FIX, gpu.sm_clock_mhz, "MHz")
         most, limit = gpu.sm_clock_max_mhz, gpu.sm_clock_limit_mhz
         if most and limit is not None and limit < self.min_sm_clock_ratio * most:
             fix = "Ask the operators to reset the application clocks, or use another node."
             return failed(f"The SM clock is limited to {limit:.0f} of {most:.0f} MHz.", fix, limit, "MHz")
         memory, top = gpu.memory_clock_mhz, gpu.memory_clock_max_mhz
         if top and top < self.min_memory_clock_ratio * model_max:
-            fix = "Use another node, and tell the operators."
             reason = (
                 f"The memory clock is limited to {top:.0f} MHz; another GPU here allows {model_max:.0f} MHz."
             )
-            return failed(reason, fix, top, "MHz")
+            return failed(reason, ANOTHER_NODE, top, "MHz")
         busy = not gpu.clock_reasons & _IDLE_BIT
         if busy and memory is not None and top and memory < self.min_memory_clock_ratio * top:
-            fix = "Use another node, and tell the operators."
-            return failed(f"The memory clock is {memory:.0f} of {top:.0f} MHz.", fix, memory, "MHz")
+            return failed(f"The memory clock is {memory:.0f} of {top:.0f} MHz.", ANOTHER_NODE, memory, "MHz")
         reason = (
             f"SM clock {gpu.sm_clock_mhz:.0f} of {most:.0f} MHz"
             if gpu.sm_clock_mhz and most
@@ -95,7 +99,7 @@ class Clocks(Frozen):
         return passed(f"{reason}.", gpu.sm_clock_mhz, "MHz")
 
 
-class Temperature(Frozen):
+class Temperature(GpuCheck):
     """Check that the temperature, in °C, is below the slowdown temperature by `margin`.
 
     Parameters
@@ -104,23 +108,16 @@ class Temperature(Frozen):
         Required distance to the temperature at which the GPU slows down, where NVML reports that.
     """
 
-    type: ClassVar[str] = "temperature"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     margin: Annotated[float, Field(ge=0, le=100)] = 10.0
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge_reading)
-
-    def _judge_reading(self, gpu: GpuReading) -> Finding:
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
         now, slowdown = gpu.temperature_c, gpu.slowdown_temperature_c
         if now is None:
             return not_reported("the temperature")
         if now < _MIN_TEMPERATURE_C:
             fix = "Check this GPU's sensor: the driver reads a wrong value."
-            return Finding(verdict=Verdict.INCONCLUSIVE, reason=f"{now:.0f} °C is not plausible.", fix=fix)
+            return inconclusive(f"{now:.0f} °C is not plausible.", fix)
         if slowdown is not None and now > slowdown - self.margin:
             fix = (
                 "Let it cool down, or use another node: a GPU that is hot before the run is not cooled well."
@@ -134,7 +131,7 @@ class Temperature(Frozen):
         return passed(f"{now:.0f} °C.", float(now), "°C")
 
 
-class PowerLimit(Frozen):
+class PowerLimit(GpuCheck):
     """Check that the power limit is not lowered.
 
     Parameters
@@ -143,17 +140,10 @@ class PowerLimit(Frozen):
         Required share of the board's default limit.
     """
 
-    type: ClassVar[str] = "power_limit"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 30.0
-
     min_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.95
 
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per GPU."""
-        return finding_per_gpu(context, self._judge_reading)
-
-    def _judge_reading(self, gpu: GpuReading) -> Finding:
+    def judge(self, gpu: GpuReading) -> Finding:
+        """Return the finding for one GPU."""
         limit, default = gpu.power_limit_w, gpu.power_default_w
         if limit is None or not default:
             return not_reported("the power limit")
@@ -231,7 +221,5 @@ class ThrottleMonitor:
             return finding.model_copy(update={"evidence": evidence})
         names = [name for bit, name in REASONS.items() if any(bit & each for each in slowed)]
         reason = f"Throttled under load, in {len(slowed)} of {len(readings)} readings: {', '.join(names)}."
-        fix = "Use another node, and tell the operators: heat or power of this one is the cause."
-        return finding.model_copy(
-            update={"verdict": Verdict.FAIL, "reason": reason, "fix": fix, "evidence": evidence}
-        )
+        changes = {"verdict": Verdict.FAIL, "reason": reason, "fix": _THROTTLED_FIX, "evidence": evidence}
+        return finding.model_copy(update=changes)

@@ -17,6 +17,7 @@ from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
 from ..statistics import summary
 from ..threshold import Quantity, with_unit
+from .gpus import failed
 from .thermal import ThrottleMonitor
 
 #: A probe gets this share of a check's time limit, so that it is killed before the check is.
@@ -59,7 +60,7 @@ def measure(context: CheckContext, name: str, request: dict[str, JsonValue]) -> 
         fix = "Check whether the device works at all."
         # An image whose torch lacks CUDA, or a container without GPUs, has this error on every node.
         owner = Owner.IMAGE if _NO_GPU in answer.error else None
-        return [Finding(verdict=Verdict.FAIL, reason=answer.error, fix=fix, owner=owner)]
+        return [failed(answer.error, fix).model_copy(update={"owner": owner})]
     gpu = request.get("device", "cuda") == "cuda"
     found = [_finding(device, answer, gpu=gpu) for device in answer.devices]
     if gpu:
@@ -95,31 +96,39 @@ def _missing_gpus(context: CheckContext, measured: int) -> list[Finding]:
     if context.expected_gpus is None or measured >= context.expected_gpus:
         return []
     reason = f"torch sees {measured} of {context.expected_gpus} GPUs."
-    return [Finding(verdict=Verdict.FAIL, reason=reason, fix="Check whether the container has all GPUs.")]
+    return [failed(reason, "Check whether the container has all GPUs.")]
 
 
-class Matmul(Frozen):
+class RateCheck(Frozen):
+    """Base class of checks that measure the rate of each device.
+
+    Parameters
+    ----------
+    seconds
+        Per sample, at most.
+    """
+
+    scope: ClassVar[Scope] = Scope.GPU
+    time_limit_s: ClassVar[float] = 120.0
+    uses_torch: ClassVar[bool] = True
+
+    samples: Annotated[int, Field(ge=5, le=200)] = 7
+    seconds: Annotated[float, Field(gt=0, le=60)] = 0.1
+
+
+class Matmul(RateCheck):
     """Rate of matrix products (bf16 on each GPU, or fp32 on the CPU); wrong values fail at any rate.
 
     Parameters
     ----------
     size
         Size of the square matrices; None for 8192 on a GPU and 1024 on a CPU.
-    seconds
-        Per sample, at most.
     heat
         Seconds for which all GPUs compute before the measurement, while their clocks are watched.
     """
 
-    type: ClassVar[str] = "matmul"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 120.0
-    uses_torch: ClassVar[bool] = True
-
     device: Literal["auto", "cuda", "cpu"] = "auto"
     size: Annotated[int, Field(ge=64, le=16_384)] | None = None
-    samples: Annotated[int, Field(ge=5, le=200)] = 7
-    seconds: Annotated[float, Field(gt=0, le=60)] = 0.1
     heat: Annotated[Quantity, Field(ge=0, le=3600)] = 0.0
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
@@ -135,26 +144,17 @@ class Matmul(Frozen):
         return watch.judge(found)
 
 
-class MemoryBandwidth(Frozen):
+class MemoryBandwidth(RateCheck):
     """Bytes read and written per second, on each GPU or on the host.
 
     Parameters
     ----------
     bytes
         Size of the copy; None for 2 GiB on a GPU and 128 MiB on the host.
-    seconds
-        Per sample, at most.
     """
-
-    type: ClassVar[str] = "memory_bandwidth"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 120.0
-    uses_torch: ClassVar[bool] = True
 
     device: Literal["auto", "cuda", "cpu"] = "auto"
     bytes: Annotated[Quantity, Field(ge=2**20, le=2**36)] | None = None
-    samples: Annotated[int, Field(ge=5, le=200)] = 7
-    seconds: Annotated[float, Field(gt=0, le=60)] = 0.1
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU, or one for the node."""
@@ -164,7 +164,7 @@ class MemoryBandwidth(Frozen):
         return measure(context, "memory_bandwidth", request)  # type: ignore[arg-type]
 
 
-class HostCopy(Frozen):
+class HostCopy(RateCheck):
     """Bytes per second of copies between pinned host memory and each GPU.
 
     The measurement is the direction to the GPU. The direction to the host must reach a share of it, in its
@@ -174,20 +174,11 @@ class HostCopy(Frozen):
     ----------
     bytes
         Size of the copy.
-    seconds
-        Per sample, at most.
     min_to_host_ratio
         Required rate to the host, as a share of that to the GPU; superchips are slower in this direction.
     """
 
-    type: ClassVar[str] = "host_copy"
-    scope: ClassVar[Scope] = Scope.GPU
-    time_limit_s: ClassVar[float] = 120.0
-    uses_torch: ClassVar[bool] = True
-
     bytes: Annotated[Quantity, Field(ge=2**20, le=2**33)] = 2.0**28
-    samples: Annotated[int, Field(ge=5, le=200)] = 7
-    seconds: Annotated[float, Field(gt=0, le=60)] = 0.1
     min_to_host_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.6
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
@@ -232,7 +223,6 @@ class Collective(Frozen):
         How pairs are measured and judged; only for the scope ``pair``.
     """
 
-    type: ClassVar[str] = "collective"
     scope: ClassVar[Scope] = Scope.NODE
     scopes: ClassVar[tuple[Scope, ...]] = (Scope.NODE, Scope.PAIR, Scope.ALL)
     time_limit_s: ClassVar[float] = 120.0

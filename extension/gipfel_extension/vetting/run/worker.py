@@ -22,7 +22,7 @@ from gipfel_cluster.model import Frozen
 from gipfel_cluster.process.tree import adopt_orphans, descendants
 from gipfel_cluster.runs import ScratchFolder
 
-from ..check import CheckContext, LocalHost
+from ..check import CheckContext, Host
 from ..gpus import Nvml
 from ..model import CheckResult
 from ..one_check import run_check
@@ -257,7 +257,7 @@ def check_locally(
         context = CheckContext(
             node=node,
             environment=environment,
-            host=LocalHost(),
+            host=Host(),
             gpus=Nvml(environment),
             probes=LocalProbes(python, environment, server),
             expected_gpus=gpus,
