@@ -1,10 +1,9 @@
-"""Find and load protocols in Gipfel's or vetnode's format, and make their JSON Schema for editors.
+"""Find and load protocols in Gipfel's or vetnode's format.
 
 `find_protocol` accepts user input: a path, a file next to the notebook, one of the user's own protocols, or a
 shipped one. `load_protocol` reads a file or a shipped name.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ from typing import Any
 from gipfel_cluster.definition_files import YamlMapping, suggestion
 from gipfel_cluster.model import GipfelError, one_line
 
-from .check import UnknownCheck, check_class, check_types
-from .model import Severity
 from .protocol import (
-    KEYS,
     ProtocolCheck,
     VettingProtocol,
     parse_entry,
@@ -24,13 +20,12 @@ from .protocol import (
     unusable_entry,
 )
 from .protocol_vetnode import PREFIX, from_vetnode
-from .threshold import Limits, Threshold, quantity
+from .threshold import quantity
 
 SHIPPED = Path(__file__).parent / "protocols"
 _KEYS = ("name", "description", "time_limit", "checks", "evals", "scheduler", "pip")
 _MAX_CHECKS = 500
 _SUFFIXES = ("", ".yaml", ".yml")
-_JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def shipped_protocols() -> tuple[str, ...]:
@@ -65,11 +60,6 @@ def load_protocol(reference: str | Path) -> VettingProtocol:
 def parse_protocol(text: str, source: str = "protocol") -> VettingProtocol:
     """Return the protocol in a text; raise as `load_protocol` does."""
     return _protocol(read_yaml(text, source), source, source)
-
-
-def protocol_digest(text: str) -> str:
-    """Return a short digest of a protocol's text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _protocol(document: YamlMapping, source: str, path: str) -> VettingProtocol:
@@ -187,78 +177,3 @@ def known_protocols(environment: Mapping[str, str]) -> dict[str, str]:
     for name in shipped_protocols():
         found.setdefault(name, "shipped")
     return found
-
-
-def protocol_schema() -> dict[str, Any]:
-    """Return the JSON Schema with the parameters of all installed checks; vetnode's entries allow any key."""
-    entries: list[dict[str, Any]] = []
-    definitions: dict[str, Any] = {}
-    for type_ in check_types():
-        try:
-            found: Any = check_class(type_)
-        except UnknownCheck:
-            # A check that can't be imported can't be used in a protocol either.
-            continue
-        parameters = found.model_json_schema(ref_template=f"#/$defs/{type_}.{{model}}")
-        for name, schema in parameters.pop("$defs", {}).items():
-            definitions[f"{type_}.{name}"] = schema
-        entries.append(_entry(type_, found, parameters))
-    entries.append(
-        {"properties": {"type": {"type": "string", "pattern": f"^{PREFIX}"}}, "required": ["type"]}
-    )
-    definitions["threshold"] = _threshold()
-    return {
-        "$schema": _JSON_SCHEMA,
-        "title": "Protocol of gipfel vet",
-        "type": "object",
-        "properties": {
-            "name": {"type": "string"},
-            "description": {"type": "string"},
-            "time_limit": {"type": ["number", "string"]},
-            "checks": {"type": "array", "items": {"anyOf": entries}},
-            "evals": {"type": "array"},
-        },
-        "$defs": definitions,
-    }
-
-
-def _entry(type_: str, content: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    known: dict[str, Any] = {
-        "name": {"type": "string"},
-        "type": {"const": type_},
-        "scope": {"enum": [str(each) for each in getattr(content, "scopes", (content.scope,))]},
-        "severity": {"enum": [str(each) for each in Severity]},
-        "time_limit": {"type": ["number", "string"]},
-        "tolerate_degraded": {"type": "boolean"},
-        "skip_if_alone": {"type": "boolean"},
-        "threshold": {"$ref": "#/$defs/threshold"},
-        "requirements": {"type": "array", "items": {"type": "string"}},
-        "parameters": _with_units(parameters),
-    }
-    properties = {key: known[key] for key in KEYS}
-    return {"type": "object", "properties": properties, "required": ["type"], "additionalProperties": False}
-
-
-def _threshold() -> dict[str, Any]:
-    schema = _with_units(Threshold.model_json_schema())
-    schema.pop("$defs", None)
-    schema["properties"]["by_model"] = {
-        "type": "object",
-        "additionalProperties": _with_units(Limits.model_json_schema()),
-    }
-    return schema
-
-
-def _with_units(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with strings allowed in place of numbers, for quantities with units."""
-    loose = dict(schema)
-    loose["properties"] = {
-        name: {"anyOf": [each, {"type": "string"}], "title": name} if _numeric(each) else each
-        for name, each in schema.get("properties", {}).items()
-    }
-    return loose
-
-
-def _numeric(schema: dict[str, Any]) -> bool:
-    parts = [schema, *schema.get("anyOf", ())]
-    return any(part.get("type") in {"number", "integer"} for part in parts)

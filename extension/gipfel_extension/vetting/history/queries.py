@@ -177,14 +177,6 @@ def compute_baselines(entries: Iterable[HistoryEntry], *, min_nodes: int = 1) ->
     return tuple(baselines)
 
 
-def baseline_median(baselines: Iterable[Baseline], check: str, gpu_model: str, unit: str) -> float | None:
-    """Return the median of the baseline of a check, GPU model and unit; None if there is none."""
-    found = (
-        each for each in baselines if (each.check, each.gpu_model, each.unit) == (check, gpu_model, unit)
-    )
-    return next((each.median for each in found), None)
-
-
 def count_recent_bad(earlier: Sequence[HistoryEntry], *, n: int) -> tuple[int, int]:
     """Return ``(k, m)``: k of the last m verdicts were bad, m at most `n`.
 
@@ -216,21 +208,6 @@ def decide_borderline(
     reason = f"{result.reason.rstrip('.')}; and it was bad in {bad} of its last {total} runs."
     decided = result.with_verdict(Verdict.FAIL, reason)
     return decided.model_copy(update={"evidence": {**result.evidence, BEFORE_HISTORY: result.verdict.value}})
-
-
-def recent_fitness(
-    content: HistoryContent, check: str, nodes: Collection[str], *, n: int = 5
-) -> dict[str, tuple[bool, ...]]:
-    """Return for each node whether it passed its last `n` conclusive runs of a check, newest last.
-
-    The attribution of pairs uses it as ``PairState.history``.
-    """
-    return {
-        node: tuple(
-            each.verdict is Verdict.PASS for each in _conclusive(content.entries_of(node, check))[-n:]
-        )
-        for node in nodes
-    }
 
 
 class FailureRate(Frozen):
