@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from .measurements import (
     MAX_SLOW_SHARE,
-    Island,
     PairMeasurement,
     PairState,
     Reading,
+    SlowGroup,
     busy_rounds,
+    by_switch,
     compare_with_healthy,
     healthy_pairs,
     island,
@@ -68,7 +69,7 @@ class Evidence:
     cleared: frozenset[str]
     good_partners: Mapping[str, frozenset[str]]
     unmistakable: frozenset[str] = frozenset()
-    island: Island | None = None
+    island: SlowGroup | None = None
 
     @property
     def convicted(self) -> frozenset[str]:
@@ -106,7 +107,7 @@ def collect_evidence(state: PairState) -> Evidence:
     unmistakable = far_below_all([each.measurement for each in counted], state.settings.bad_below)
     separate = None if state.switches else island(counted, len(state.nodes))
     # The path that the nodes of an island share explains their slow pairs with others.
-    on_island = frozenset() if separate is None or separate.either else separate.nodes
+    on_island = frozenset() if separate is None or separate.either else frozenset(separate.nodes)
     explained = explain_slow_readings(ledger, known | unmistakable | on_island)
     blamed = set(explained.suspected) | explained.convicted
     recheck = tuple(
@@ -137,41 +138,13 @@ def collect_evidence(state: PairState) -> Evidence:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SlowGroup:
-    """Slow nodes that share a switch or path.
-
-    Parameters
-    ----------
-    switch
-        Name of the switch; empty if the topology is unknown and only the readings define the group.
-    slow_inside
-        For each reading between two nodes of the group, whether it was slow.
-    either
-        Whether the group is so large that the rest may be the faulty one.
-    """
-
-    nodes: tuple[str, ...]
-    switch: str
-    slow_inside: tuple[bool, ...]
-    either: bool
-
-    @property
-    def good_inside(self) -> bool:
-        """Return whether the nodes are fast with each other."""
-        return len(self.slow_inside) >= 2 and 2 * sum(self.slow_inside) < len(self.slow_inside)
-
-
 def slow_groups(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
     """Return groups of nodes that are slow with most others, and possibly with each other."""
     slow = [*evidence.explained.suspected, *sorted(evidence.convicted - set(evidence.explained.suspected))]
     slow = [
         node for node in slow if any(each.measurement.samples for each in evidence.readings.get(node, ()))
     ]
-    members: dict[str, list[str]] = {}
-    for node in state.nodes:
-        if node in state.switches and node in evidence.readings:
-            members.setdefault(state.switches[node], []).append(node)
+    members = by_switch(evidence.readings, state.switches)
     groups = []
     for switch, nodes in members.items():
         own = [node for node in nodes if node in slow]
@@ -201,8 +174,7 @@ def slow_switches(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]
     nodes are slow themselves.
     """
     if evidence.island:
-        separate = evidence.island
-        return (SlowGroup(tuple(sorted(separate.nodes)), "", separate.slow_inside, separate.either),)
+        return (evidence.island,)
     return tuple(
         group
         for group in slow_groups(state, evidence)

@@ -296,24 +296,41 @@ def busy_rounds(readings: Iterable[Reading], *, surveys: bool) -> frozenset[int]
 
 
 @dataclass(frozen=True)
-class Island:
-    """Smaller of two groups of nodes, which are fast within a group and slow between the groups.
+class SlowGroup:
+    """Slow nodes that share a switch or path.
 
     Parameters
     ----------
+    switch
+        Name of the switch; empty if the topology is unknown and only the readings define the group.
     slow_inside
         For each reading between two nodes of the group, whether it was slow.
     either
         Whether the group is so large that the rest may be the faulty one.
     """
 
-    nodes: frozenset[str]
+    nodes: tuple[str, ...]
+    switch: str
     slow_inside: tuple[bool, ...]
     either: bool
 
+    @property
+    def good_inside(self) -> bool:
+        """Return whether the nodes are fast with each other."""
+        return len(self.slow_inside) >= 2 and 2 * sum(self.slow_inside) < len(self.slow_inside)
 
-def island(readings: Sequence[Reading], nodes: int) -> Island | None:
-    """Return the smaller of two groups of nodes that are connected by fast pairs and slow with each other.
+
+def by_switch(nodes: Iterable[str], switches: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the nodes by switch, without those whose switch is unknown."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        if node in switches:
+            members[switches[node]].append(node)
+    return members
+
+
+def island(readings: Sequence[Reading], nodes: int) -> SlowGroup | None:
+    """Return the smaller of two groups of nodes, which are fast within a group and slow between the groups.
 
     Nodes with hardly any fast partner belong to neither group.
     """
@@ -335,4 +352,4 @@ def island(readings: Sequence[Reading], nodes: int) -> Island | None:
     if len(counted) - len(inside) < _MIN_BETWEEN or slow > _MAX_SLOW_INSIDE * len(inside):
         return None
     slow_inside = tuple(each.slow for each in inside if {*each.nodes} <= small)
-    return Island(frozenset(small), slow_inside, len(small) > MAX_SLOW_SHARE * nodes)
+    return SlowGroup(tuple(sorted(small)), "", slow_inside, len(small) > MAX_SLOW_SHARE * nodes)

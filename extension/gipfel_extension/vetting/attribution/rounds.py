@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from .evidence import Evidence, collect_evidence, slow_groups
-from .measurements import PairRound, PairState, PlannedPair
+from .measurements import PairRound, PairState, PlannedPair, by_switch
 from .suspicion import MIN_SLOW_OF_LINK
 
 #: Largest number of rounds with a busy fabric that are repeated.
@@ -54,23 +54,14 @@ def _survey_rounds(state: PairState) -> int:
 
     A slow link is only found by the pair that uses it.
     """
-    different = _different_rounds(len(state.nodes))
-    if state.every_pair:
-        return different
-    return min(state.settings.survey_rounds, different)
-
-
-def _different_rounds(nodes: int) -> int:
-    """Return the number of rounds that measure every pair; with an odd count, one node pauses in each."""
-    return nodes if nodes % 2 else nodes - 1
+    # With an odd count, one node pauses in each round.
+    different = len(state.nodes) - 1 + len(state.nodes) % 2
+    return different if state.every_pair else min(state.settings.survey_rounds, different)
 
 
 def _within_switches(state: PairState) -> tuple[PlannedPair, ...]:
     """Return pairs within switches, which are fast where only the paths between switches are slow."""
-    members: dict[str, list[str]] = {}
-    for node in state.nodes:
-        if node in state.switches:
-            members.setdefault(state.switches[node], []).append(node)
+    members = by_switch(state.nodes, state.switches)
     if len(members) < 2 or state.every_pair:
         return ()
     return tuple(
@@ -102,7 +93,8 @@ def _survey(state: PairState, turn: int) -> tuple[PlannedPair, ...]:
     With an odd count, each node pauses in turn. Partners are behind different switches, where these are
     known. The rotations are spread over the circle, because consecutive ones would pair neighbours only.
     """
-    seats: list[str | None] = [*_ordered_by_switch(state)]
+    # Ordered by switch, because the circle pairs the first half with the second.
+    seats: list[str | None] = [*sorted(state.nodes, key=lambda node: (state.switches.get(node, ""), node))]
     if len(seats) % 2:
         seats.append(None)
     count = len(seats)
@@ -147,20 +139,9 @@ def _swap_partners(pairs: list[tuple[str, str]], state: PairState) -> list[tuple
 def _stride(rounds: int) -> int:
     """Return a step, near the golden section of the circle, that visits every rotation."""
     step = max(1, round(rounds * 0.382))
-    while _greatest_common_divisor(step, rounds) != 1:
+    while math.gcd(step, rounds) != 1:
         step += 1
     return step
-
-
-def _greatest_common_divisor(first: int, second: int) -> int:
-    while second:
-        first, second = second, first % second
-    return first
-
-
-def _ordered_by_switch(state: PairState) -> Sequence[str]:
-    """Return the nodes ordered by switch, because the circle pairs the first half with the second."""
-    return sorted(state.nodes, key=lambda node: (state.switches.get(node, ""), node))
 
 
 def _confirm(state: PairState, evidence: Evidence) -> tuple[PlannedPair, ...]:

@@ -202,15 +202,6 @@ class HistoryContent:
     records: tuple[VettingRecord, ...] = ()
     problems: tuple[str, ...] = ()
 
-    def entries_of(self, node: str, check: str = "") -> tuple[HistoryEntry, ...]:
-        """Return the entries of a node, oldest first; with `check`, only those of this check."""
-        return tuple(
-            entry
-            for record in self.records
-            for entry in record.entries
-            if entry.node == node and (not check or entry.check == check)
-        )
-
 
 class History:
     """Vetting runs of this user on one cluster.
