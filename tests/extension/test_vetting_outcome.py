@@ -8,6 +8,7 @@ from vetting_verdicts import TWO, verdict_of
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.notation import expand_hostlist
+from gipfel_extension.vetting.grid import make_grid
 from gipfel_extension.vetting.history import Exclusion, Exclusions
 from gipfel_extension.vetting.model import CheckResult, Scope
 from gipfel_extension.vetting.protocol import VettingProtocol
@@ -46,6 +47,14 @@ def test_of_slow_links_as_few_nodes_as_can_be_are_left_out() -> None:
     assert report.good_nodes == ("n1", "n3")
     # A link is neither end's own fault: the run continues without these, but they are not barred.
     assert (report.bad_nodes, report.exclude) == (("n2", "n4"), "")
+
+
+def test_the_table_shows_failed_nodes_first_as_the_panel_does() -> None:
+    report = _report(*_all_good("n[1-2]"), verdict_of("n4", "env", "fail"), verdict_of("n4", "shm"))
+    lines = Table().lines(report, max_rows=2)
+    assert [line.split()[0] for line in lines[2:4]] == ["n4", "n3"]
+    assert [each.node for each in make_grid(report).rows][:2] == ["n4", "n3"]
+    assert "and 2 more: pass" in lines
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@
 print.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gipfel_cluster.model import Frozen, one_line
+from gipfel_cluster.model import Frozen, one_line, pluralize
 
 from ..telemetry.figures.static_html import Cell, Html, cell, fragment, items, table, tag
 from .model import CheckResult, Owner, Severity, Verdict
@@ -109,7 +110,7 @@ class VettingGrid(Frozen):
     @property
     def heading(self) -> str:
         """Return the progress or the outcome as a short phrase."""
-        nodes = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
+        nodes = pluralize(self.nodes, "node")
         if self.ended_ns is None:
             return f"{self.done} of {nodes} done ({self.protocol})"
         seconds = (self.ended_ns - self.started_ns) / 1e9
@@ -129,7 +130,7 @@ def make_grid(report: VettingReport, *, max_rows: int = MAX_ROWS) -> VettingGrid
     bad = {each.node for each in report.results if each.node and _is_bad(each)}
     ordered = sorted(report.nodes, key=lambda each: _sort_key(each, bad, ended=ended))
     shown = ordered[:max_rows]
-    faulty_components = _faulty_components(report.results)
+    faults = group_faults(report.results)
     return VettingGrid(
         protocol=report.protocol,
         started_ns=report.started_ns,
@@ -140,9 +141,9 @@ def make_grid(report: VettingReport, *, max_rows: int = MAX_ROWS) -> VettingGrid
         done=done,
         checks=tuple(checks),
         rows=tuple(_row(node, checks, by_cell, common, ended=ended) for node in shown),
-        more=_count_states(ordered[max_rows:], ended=ended),
-        faulty_components=tuple(faulty_components[:_MAX_COMPONENTS]),
-        more_faulty_components=max(0, len(faulty_components) - _MAX_COMPONENTS),
+        more=dict(Counter(_state(node, ended=ended) for node in ordered[max_rows:])),
+        faulty_components=tuple(map(_faulty_component, faults[:_MAX_COMPONENTS])),
+        more_faulty_components=max(0, len(faults) - _MAX_COMPONENTS),
         exclude=report.exclude,
         outcome=report.outcome,
         notes=report.notes,
@@ -214,7 +215,8 @@ def _reason(results: Sequence[CheckResult], node: str) -> str:
     return _shorten(f"{subject}{worst.reason}{more}")
 
 
-def _faulty_components(results: Iterable[CheckResult]) -> list[FaultyComponent]:
+def group_faults(results: Iterable[CheckResult]) -> list[list[CheckResult]]:
+    """Return the results that did not pass, those with the same verdict, reason and owner as one group."""
     bad = [each for each in results if each.verdict is not Verdict.PASS and not each.not_required]
     # Errors and failures come first; a check is usually "not run" because of another fault.
     rank = {Verdict.FAIL: 0, Verdict.DEGRADED: 1, Verdict.INCONCLUSIVE: 2, Verdict.NOT_RUN: 3}
@@ -222,17 +224,24 @@ def _faulty_components(results: Iterable[CheckResult]) -> list[FaultyComponent]:
     groups: dict[tuple[str, Verdict, Owner | None], list[CheckResult]] = {}
     for each in bad:
         groups.setdefault((each.reason, each.verdict, each.owner), []).append(each)
-    return [
-        FaultyComponent(
-            who=_join_names(_subject_name(each) for each in group),
-            checks=_join_names(each.check for each in group),
-            verdict=verdict.value,
-            reason=_shorten(reason if reason.endswith((".", "!", "?")) else f"{reason}."),
-            fix=_shorten(group[0].fix),
-            owner=owner.value if owner else "",
-        )
-        for (reason, verdict, owner), group in groups.items()
-    ]
+    return list(groups.values())
+
+
+def _faulty_component(group: Sequence[CheckResult]) -> FaultyComponent:
+    first = group[0]
+    return FaultyComponent(
+        who=join_names(_subject_name(each) for each in group),
+        checks=join_names(each.check for each in group),
+        verdict=first.verdict.value,
+        reason=_shorten(sentence(first.reason)),
+        fix=_shorten(first.fix),
+        owner=first.owner.value if first.owner else "",
+    )
+
+
+def sentence(reason: str) -> str:
+    """Return a reason with a full stop, unless it has one."""
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
 
 def _subject_name(result: CheckResult) -> str:
@@ -241,15 +250,8 @@ def _subject_name(result: CheckResult) -> str:
     return result.node or result.subject.replace("|", " to ")
 
 
-def _count_states(nodes: Iterable[NodeReport], *, ended: bool) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for node in nodes:
-        state = _state(node, ended=ended)
-        counts[state] = counts.get(state, 0) + 1
-    return counts
-
-
-def _join_names(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
+    """Return the first different names, and how many more there are."""
     unique = list(dict.fromkeys(names))
     rest = f" and {len(unique) - _MAX_NAMES} more" if len(unique) > _MAX_NAMES else ""
     return ", ".join(unique[:_MAX_NAMES]) + rest

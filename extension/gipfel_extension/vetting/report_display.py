@@ -2,13 +2,14 @@
 
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.model import GipfelError, one_line, pluralize
 
-from .model import CheckResult, Owner, Severity, Verdict
-from .report import REPORT, NodeReport, VettingReport, read_report
+from .grid import NOT_APPLICABLE, RUNNING, WAITING, GridRow, group_faults, join_names, make_grid, sentence
+from .model import CheckResult, Owner, Severity
+from .report import REPORT, VettingReport, read_report
 
 WIDTH = 80
 #: Replaces a space at which a line must not be broken.
@@ -17,15 +18,17 @@ _MAX_ROWS = 16
 _MAX_REASONS = 24
 _NAME_WIDTH = 20
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-#: For each verdict a symbol, its ASCII replacement, and the number of an ANSI color.
-SYMBOLS: Mapping[Verdict, tuple[str, str, str]] = {
-    Verdict.PASS: ("✓", "+", "32"),
-    Verdict.DEGRADED: ("~", "~", "33"),
-    Verdict.INCONCLUSIVE: ("?", "?", "33"),
-    Verdict.NOT_RUN: ("\N{EN DASH}", "-", "35"),
-    Verdict.FAIL: ("✗", "x", "31"),
+#: For each verdict or state a symbol, its ASCII replacement, and the number of an ANSI color or nothing.
+SYMBOLS: Mapping[str, tuple[str, str, str]] = {
+    "pass": ("✓", "+", "32"),
+    "degraded": ("~", "~", "33"),
+    "inconclusive": ("?", "?", "33"),
+    "not_run": ("\N{EN DASH}", "-", "35"),
+    "fail": ("✗", "x", "31"),
+    RUNNING: ("◐", "o", ""),
+    WAITING: ("·", ".", ""),
+    NOT_APPLICABLE: ("∅", "0", ""),
 }
-_WAITING, _RUNNING, _NOT_APPLICABLE = ("·", "."), ("◐", "o"), ("∅", "0")
 
 
 class ReportFile:
@@ -41,8 +44,9 @@ class ReportFile:
         self.path = folder / REPORT
         #: Identifies the content that was read last; empty if nothing was read.
         self.version = ""
+        #: The report that was read last; None if there is none.
+        self.report: VettingReport | None = None
         self._problem: GipfelError | None = None
-        self._report: VettingReport | None = None
 
     def refresh(self) -> bool:
         """Read the file if it has changed; return whether it has.
@@ -56,27 +60,22 @@ class ReportFile:
             status = self.path.stat()
         except FileNotFoundError:
             changed = self.version != ""
-            self._report, self._problem, self.version = None, None, ""
+            self.report, self._problem, self.version = None, None, ""
             return changed
         except OSError as error:
             raise GipfelError(f"{self.path} can't be read: {error.strerror}.") from error
         version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
         changed = version != self.version
         if changed:
-            self._report, self._problem, self.version = None, None, version
+            self.report, self._problem, self.version = None, None, version
             try:
-                self._report = read_report(self.path.parent)
+                self.report = read_report(self.path.parent)
             except GipfelError as error:
                 # The error is kept until the file changes, because a page asks every second.
                 self._problem = error
         if self._problem is not None:
             raise self._problem
         return changed
-
-    @property
-    def report(self) -> VettingReport | None:
-        """Return the report that was read last; None if there is none."""
-        return self._report
 
     @property
     def changed_ns(self) -> int:
@@ -120,99 +119,65 @@ class Table:
 
     def lines(self, report: VettingReport, *, max_rows: int = _MAX_ROWS) -> list[str]:
         """Return the lines of the report, with at most `max_rows` nodes."""
-        cells = _cells(report.results)
-        untested = _not_applicable(report.results)
-        shown = sorted(report.nodes, key=lambda each: each.vetted)[:max_rows]
-        columns = len(report.checks) if len(report.checks) <= self._columns() else self._columns()
+        grid = make_grid(report, max_rows=max_rows)
+        columns = min(len(grid.checks), self._columns())
         lines = [self._title(report)]
-        if report.nodes:
-            lines.append(" " * (_NAME_WIDTH + 2) + " ".join(_letter(number) for number in range(columns)))
-        by_cell: Mapping[tuple[str, str], Verdict | None] = {**untested, **cells}
-        lines += [self._row(report, node, by_cell, columns) for node in shown]
-        if len(report.nodes) > len(shown):
-            lines.append(self._rest(report.nodes, shown))
-        lines += self._legend(report, columns)
-        if untested:
-            lines.append(f"{_pick(_NOT_APPLICABLE, plain=self._plain)} n/a: nothing was measured")
-        lines += self._reasons(report)
-        return lines
+        if grid.rows:
+            lines.append(" " * (_NAME_WIDTH + 2) + " ".join(_LETTERS[:columns]))
+        lines += [self._row(row, columns, ended=report.ended_ns is not None) for row in grid.rows]
+        if grid.more:
+            counts = [f"{count} more: {state.replace('_', ' ')}" for state, count in grid.more.items()]
+            lines.append(f"and {', '.join(counts)}")
+        lines += self._legend(grid.checks, columns)
+        if not all(each.applies for each in report.results):
+            lines.append(f"{self._symbol(NOT_APPLICABLE)} n/a: nothing was measured")
+        return lines + self._reasons(report.results)
 
     def _columns(self) -> int:
         return min(len(_LETTERS), (self._width - _NAME_WIDTH - 2 - 14) // 2)
 
     def _title(self, report: VettingReport) -> str:
-        count = f"{len(report.nodes)} node{'s' if len(report.nodes) != 1 else ''}"
-        checks = f"{len(report.checks)} check{'s' if len(report.checks) != 1 else ''}"
+        count, checks = pluralize(len(report.nodes), "node"), pluralize(len(report.checks), "check")
         end = report.ended_ns
         state = "" if end is None else f", {(end - report.started_ns) / 1e9:.0f} s"
         if end is not None and not report.complete:
             state += ", not complete"
         return self._cut(f"Vetting by {report.protocol}: {count}, {checks}{state}")
 
-    def _row(
-        self,
-        report: VettingReport,
-        node: NodeReport,
-        cells: Mapping[tuple[str, str], Verdict | None],
-        columns: int,
-    ) -> str:
-        symbols = []
-        for check in report.checks[:columns]:
-            key = next((each for each in ((node.node, check.name), ("", check.name)) if each in cells), None)
-            if key is not None:
-                verdict = cells[key]
-                symbols.append(
-                    _pick(_NOT_APPLICABLE, plain=self._plain) if verdict is None else self._symbol(verdict)
-                )
-            else:
-                symbols.append(_pick(_RUNNING if node.running == check.name else _WAITING, plain=self._plain))
-        verdict_text = "" if report.ended_ns is None else node.verdict.value.replace("_", " ")
-        name = _shortened(node.node, _NAME_WIDTH)
-        return f"{name:<{_NAME_WIDTH}}  {' '.join(symbols)}  {verdict_text}".rstrip()
+    def _row(self, row: GridRow, columns: int, *, ended: bool) -> str:
+        symbols = " ".join(self._symbol(cell.verdict) for cell in row.cells[:columns])
+        verdict_text = row.verdict.replace("_", " ") if ended else ""
+        return f"{_shortened(row.node, _NAME_WIDTH):<{_NAME_WIDTH}}  {symbols}  {verdict_text}".rstrip()
 
-    def _symbol(self, verdict: Verdict) -> str:
+    def _symbol(self, verdict: str) -> str:
         symbol, plain, color = SYMBOLS[verdict]
         text = plain if self._plain else symbol
-        return f"\033[{color}m{text}\033[0m" if self._color else text
+        return f"\033[{color}m{text}\033[0m" if self._color and color else text
 
-    def _rest(self, nodes: Sequence[NodeReport], rows: Sequence[NodeReport]) -> str:
-        counts: dict[str, int] = {}
-        names = {each.node for each in rows}
-        for node in nodes:
-            if node.node not in names:
-                verdict = node.verdict.value.replace("_", " ")
-                counts[verdict] = counts.get(verdict, 0) + 1
-        return "and " + ", ".join(f"{count} more: {verdict}" for verdict, count in counts.items())
-
-    def _legend(self, report: VettingReport, columns: int) -> list[str]:
+    def _legend(self, checks: Sequence[str], columns: int) -> list[str]:
         words = [
-            f"{_letter(number)} {check.name}".replace(" ", _NO_BREAK)
-            for number, check in enumerate(report.checks[:columns])
+            f"{letter} {check}".replace(" ", _NO_BREAK)
+            for letter, check in zip(_LETTERS, checks[:columns], strict=False)
         ]
-        hidden = len(report.checks) - columns
+        hidden = len(checks) - columns
         words += [f"and {hidden} more checks".replace(" ", _NO_BREAK)] if hidden > 0 else []
         wrapped = textwrap.wrap("   ".join(words), self._width, break_on_hyphens=False)
         return [self._printable(line.replace(_NO_BREAK, " ")) for line in wrapped]
 
-    def _reasons(self, report: VettingReport) -> list[str]:
-        bad = [each for each in report.results if each.verdict is not Verdict.PASS and not each.not_required]
-        bad.sort(key=lambda each: -each.verdict.rank)
-        groups: dict[tuple[str, Verdict, Owner | None], list[CheckResult]] = {}
-        for each in bad:
-            groups.setdefault((each.reason, each.verdict, each.owner), []).append(each)
+    def _reasons(self, results: Sequence[CheckResult]) -> list[str]:
+        groups = group_faults(results)
         lines: list[str] = []
-        for (reason, verdict, owner), group in list(groups.items())[:_MAX_REASONS]:
-            subjects = _join_names(each.node or each.subject for each in group)
-            checks = _join_names(each.check for each in group)
-            sentence = reason if reason.endswith((".", "!", "?")) else f"{reason}."
-            verdict_text = verdict.value.replace("_", " ")
-            if all(each.severity is not Severity.ERROR for each in group):
-                verdict_text += " (a warning)"
-            owner_text = f" ({owner})" if owner not in {None, Owner.NODE} else ""
-            text = f"{subjects}: {checks}: {verdict_text}{owner_text}: {sentence} {group[0].fix}".rstrip()
-            first = f"{self._symbol(verdict)} "
+        for group in groups[:_MAX_REASONS]:
+            first = group[0]
+            subjects = join_names(each.node or each.subject for each in group)
+            checks = join_names(each.check for each in group)
+            is_warning = all(each.severity is not Severity.ERROR for each in group)
+            verdict = first.verdict.value.replace("_", " ") + (" (a warning)" if is_warning else "")
+            owner = f" ({first.owner})" if first.owner not in {None, Owner.NODE} else ""
+            text = f"{subjects}: {checks}: {verdict}{owner}: {sentence(first.reason)} {first.fix}".rstrip()
             wrapped = textwrap.wrap(self._printable(one_line(text)), self._width - 2) or [""]
-            lines += [first + wrapped[0], *(f"  {line}" for line in wrapped[1:])]
+            lines.append(f"{self._symbol(first.verdict)} {wrapped[0]}")
+            lines += [f"  {line}" for line in wrapped[1:]]
         if len(groups) > _MAX_REASONS:
             lines.append(f"and {len(groups) - _MAX_REASONS} more reasons in the report")
         return lines
@@ -225,32 +190,5 @@ class Table:
         return text if len(text) <= self._width else text[: self._width - 3] + "..."
 
 
-def _cells(results: Iterable[CheckResult]) -> dict[tuple[str, str], Verdict]:
-    cells: dict[tuple[str, str], Verdict] = {}
-    for each in results:
-        if each.applies and (each.node or "|" not in each.subject):
-            key = (each.node, each.check)
-            cells[key] = max(cells.get(key, each.verdict), each.verdict, key=lambda verdict: verdict.rank)
-    return cells
-
-
-def _not_applicable(results: Iterable[CheckResult]) -> dict[tuple[str, str], None]:
-    """Return the nodes and checks that had nothing to measure."""
-    return {(each.node, each.check): None for each in results if not each.applies}
-
-
-def _letter(number: int) -> str:
-    return _LETTERS[number]
-
-
-def _pick(symbols: tuple[str, str], *, plain: bool) -> str:
-    return symbols[1 if plain else 0]
-
-
 def _shortened(name: str, max_length: int) -> str:
     return name if len(name) <= max_length else name[: max_length - 1] + "…"
-
-
-def _join_names(names: Iterable[str]) -> str:
-    unique = list(dict.fromkeys(names))
-    return ", ".join(unique[:4]) + (f" and {len(unique) - 4} more" if len(unique) > 4 else "")
