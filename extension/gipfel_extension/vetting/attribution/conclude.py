@@ -10,8 +10,8 @@ from pydantic import JsonValue
 from ..model import CheckResult, Scope, Verdict
 from ..statistics import percentile, student_t_tail, summary, two_modes
 from ..threshold import with_unit
-from .evidence import Evidence, SlowGroup, collect_evidence, slow_switches
-from .measurements import LOW_MODE_DEVIATIONS, PairState, Reading
+from .evidence import Evidence, collect_evidence, slow_switches
+from .measurements import LOW_MODE_DEVIATIONS, PairState, Reading, SlowGroup
 
 #: A node is bad from this share of `bad_below` on, so that one exactly at `bad_below` is found.
 _BAD_FROM = 0.85
