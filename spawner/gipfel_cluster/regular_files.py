@@ -11,6 +11,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+_LAST_LINE_BYTES = 64 << 10
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -41,6 +42,17 @@ def read_tail(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
     with open_regular(path, follow=follow) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
         return file.read(max_bytes)
+
+
+def last_line(log: Path) -> str:
+    """Return the last non-empty line of a log; empty if the log has none or can't be read."""
+    from .model import one_line  # noqa: PLC0415 - it takes pydantic
+
+    try:
+        lines = read_tail(log, _LAST_LINE_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((one_line(line) for line in reversed(lines) if line.strip()), "")
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:

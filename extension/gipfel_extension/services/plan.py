@@ -14,9 +14,8 @@ from gipfel_cluster.edf.gate import Gate, gates_of
 from gipfel_cluster.egress.start import VARIABLES, gate_invocation
 from gipfel_cluster.engines import Invocation
 from gipfel_cluster.model import BREAKS, GipfelError
-from gipfel_cluster.regular_files import read_regular
+from gipfel_cluster.regular_files import last_line, read_regular
 from gipfel_cluster.runs import make_private
-from gipfel_cluster.workloads.directory import last_line
 
 from .blueprint import Blueprint, Environment, Parameter, ParameterValue, Part, has_type
 from .directory import ServiceSpec

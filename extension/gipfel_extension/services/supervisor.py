@@ -24,12 +24,9 @@ from gipfel_cluster.job.hub import report_port
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants
+from gipfel_cluster.regular_files import last_line
 from gipfel_cluster.runs import ScratchFolder
-from gipfel_cluster.workloads.directory import (
-    STOP,
-    last_line,
-    write_state,
-)
+from gipfel_cluster.workloads.directory import STOP, write_state
 
 from .access import Access, HubAccess, TokenAccess, report_activity
 from .blueprint import Environment, Part

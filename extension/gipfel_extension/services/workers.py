@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gipfel_cluster.edf.gate import Gate
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.regular_files import last_line
 from gipfel_cluster.steps import StepHandle, StepSpec, start_step
 from gipfel_cluster.steps.container import job_nodes
-from gipfel_cluster.workloads.directory import last_line
 from gipfel_cluster.workloads.submission import submission_context
 
 from .blueprint import Part

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
-from ..edf import Diagnostic, Edf, EdfError, Mount, check_edf, check_local, load_edf
-from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside
-from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
+from ..edf import Diagnostic, Edf, Mount, check_edf
+from ..egress.start import gated_invocation
+from ..engines import ContainerRequest, Invocation, engine_for, load_usable_edf, usable_engine
 from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..environment import PROTECTED_VARIABLES
-from ..hooks import engine_invocation
 from ..model import PYTHON, Frozen, GipfelError
 from ..namespaces import die_with_parent
 from ..regular_files import read_regular
@@ -33,12 +32,12 @@ from .context import (
     find_runtime,
     host_variables,
     is_system_directory,
+    without_ssh,
     workspace_in_container,
     workspace_on_host,
 )
 from .messages import KernelRequest, RunRequest
 
-_SSH_HOOK = "com.hooks.ssh."
 _MAX_CONNECTION_BYTES = 64 << 10
 _TCP_KERNEL = "a kernel with the transport tcp, which its server must reach; the transport ipc can"
 _IPYKERNEL = ("-m", "ipykernel_launcher")
@@ -80,13 +79,10 @@ def prepare_run(
     GipfelError
         The EDF, the runtime or the engine can't be used.
     """
-    edf = load_usable_edf(request.edf, context)
+    edf = host_edf(request.edf, context)
     home = context.home
     workspace = workspace_in_container(edf, home) if edf.image else workspace_on_host(edf, home)
-    engine = engine_for(edf, context.engine)
-    missing = engine.unavailable_reason()
-    if missing:
-        raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
+    engine = usable_engine(edf, context.engine)
     runtime = context.runtime_for_images() if edf.image else context.runtime
     command, folders = _command(request, runtime, context)
     directory, mounts = _directory(request, edf, context, workspace)
@@ -107,7 +103,7 @@ def prepare_run(
     # A kernel exits if its parent is gone, and the container has no process with this id.
     environment.pop("JPY_PARENT_PID", None)
     container = ContainerRequest(
-        edf=_without_ssh(edf),
+        edf=without_ssh(edf),
         command=command,
         mounts=(*workspace.mounts, *mounts) if edf.image else (),
         environment=environment,
@@ -116,23 +112,17 @@ def prepare_run(
         scratch=str(scratch),
         step=context.srun_options,
     )
-    gates, outside = applied_gates(
-        edf,
+    invocation = gated_invocation(
+        container,
+        engine,
         context.host_environment,
-        None,
-        engine=engine.name,
+        runtime=runtime,
+        python=python,
+        run=environment.get("GIPFEL_RUN", ""),
+        node=environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0],
+        program=f"the {request.kind} of {edf.name}",
         reached=_TCP_KERNEL if _is_tcp_kernel(request) else "",
     )
-    if gates:
-        container = gate_request(container)
-    invocation = engine_invocation(container, engine, python=python, runtime=runtime)
-    run = environment.get("GIPFEL_RUN", "")
-    node = environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0]
-    if gates:
-        invocation = gate_invocation(invocation, gates, run=run, node=node, python=python)
-    elif outside:
-        note = record_outside(run, node, f"the {request.kind} of {edf.name}", outside)
-        invocation = invocation.model_copy(update={"notes": (*invocation.notes, note)})
     return PreparedCommand(
         invocation=invocation, directory="/" if edf.image else directory, engine=engine.name
     )
@@ -149,14 +139,8 @@ def _is_tcp_kernel(request: RunRequest | KernelRequest) -> bool:
         return True
 
 
-def _without_ssh(edf: Edf) -> Edf:
-    """Return the EDF without its ssh hook: only the job's own container runs an ssh server."""
-    annotations = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH_HOOK)}
-    return edf.model_copy(update={"annotations": annotations})
-
-
-def load_usable_edf(name: str, context: JobContext, engine: str = "") -> Edf:
-    """Look up and check an EDF on the job's host.
+def host_edf(name: str, context: JobContext, engine: str = "") -> Edf:
+    """Look up and check an EDF on the job's host, for an engine or the job's own.
 
     Raises
     ------
@@ -164,11 +148,8 @@ def load_usable_edf(name: str, context: JobContext, engine: str = "") -> Edf:
         The EDF is not found, or can't be used here.
     """
     engine = engine or context.engine
-    edf = load_edf(name, environment=context.host_environment, directory=Path(context.home))
-    diagnostics = check_local(edf, pulls=engine_pulls(engine))
-    errors = tuple(each for each in diagnostics if each.severity == "error")
-    if errors:
-        raise EdfError(errors)
+    directory = Path(context.home)
+    edf = load_usable_edf(name, engine, environment=context.host_environment, directory=directory)
     engine_for(edf, engine)
     return edf
 

@@ -15,6 +15,7 @@ from ..runtime import Runtime
 from ..scheduler.machine import SLURM_VARIABLES, scheduler_of
 from .messages import SOCKET, PathRef
 
+_SSH_HOOK = "com.hooks.ssh."
 _SCHEDULER_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SINFO_")
 # Variables of the server or of the job: its tokens, directories and GPUs.
 _JOB_PREFIXES = (
@@ -155,23 +156,8 @@ class JobContext(Frozen):
         return None
 
     def runtime_for_images(self) -> Runtime:
-        """Return the job's runtime if containers can use it, else the user's (see `find_runtime`).
-
-        Raises
-        ------
-        GipfelError
-            No runtime is found.
-        """
-        if is_built_runtime(Path(self.runtime.root)):
-            return self.runtime
-        found = find_runtime(self.requested_runtime, self.host_environment)
-        if found is None:
-            default = Path(self.home) / ".gipfel" / "runtime"
-            raise GipfelError(
-                "There is no runtime to mount into the image.",
-                f"Build one with `gipfel runtime build {default}`, or set GIPFEL_RUNTIME.",
-            )
-        return found
+        """Return the runtime of the job's containers; raises as `runtime_for_images` does."""
+        return runtime_for_images(self.runtime, self.requested_runtime, self.host_environment)
 
     def _sources(self, path: Path) -> tuple[Path, ...]:
         return tuple(
@@ -207,6 +193,31 @@ def find_runtime(path: str, environment: Mapping[str, str]) -> Runtime | None:
         if is_built_runtime(folder):
             return Runtime.load(folder)
     return None
+
+
+def runtime_for_images(runtime: Runtime, requested: str, environment: Mapping[str, str]) -> Runtime:
+    """Return a job's runtime if containers can use it, else the user's (see `find_runtime`).
+
+    Raises
+    ------
+    GipfelError
+        No runtime is found.
+    """
+    if is_built_runtime(Path(runtime.root)):
+        return runtime
+    found = find_runtime(requested, environment)
+    if found is None:
+        raise GipfelError(
+            "There is no runtime to mount into the image.",
+            "Build one with `gipfel runtime build ~/.gipfel/runtime`, or set GIPFEL_RUNTIME.",
+        )
+    return found
+
+
+def without_ssh(edf: Edf) -> Edf:
+    """Return an EDF without its ssh hook: only the job's own container runs an ssh server."""
+    annotations = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH_HOOK)}
+    return edf.model_copy(update={"annotations": annotations})
 
 
 def is_system_directory(path: Path) -> bool:

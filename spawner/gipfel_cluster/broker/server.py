@@ -1,10 +1,7 @@
 """The broker of a job: answers requests of the job's processes, and runs containers for them."""
 
 import asyncio
-import contextlib
-import os
 import shutil
-import signal
 import sys
 import tempfile
 from asyncio.subprocess import Process
@@ -15,10 +12,9 @@ from ..edf.gate import network_annotations
 from ..environment import without_tokens
 from ..image_verdict import is_configured, judge_image
 from ..model import Frozen, GipfelError
-from ..process.tree import kill_tree
 from ..scheduler.machine import current_user_name
 from ..scheduler.protocol import Quota, QuotaFacts, Scheduler
-from .container import PreparedCommand, edf_diagnostics, load_usable_edf, prepare_run
+from .container import PreparedCommand, edf_diagnostics, host_edf, prepare_run
 from .context import JobContext, variables_for_new_job
 from .messages import (
     AddressAnswer,
@@ -51,7 +47,7 @@ from .messages import (
     VerdictRequest,
     parse_request,
 )
-from .serving import STREAMS, Connection, Server, relay_until_end
+from .serving import STREAMS, Connection, Server, end_process, relay_until_end
 
 #: Commands that run at the same time; further ones are refused.
 _MAX_CONTAINERS = 48
@@ -115,11 +111,11 @@ class Containers:
             await client.send(Started(notes=prepared.invocation.notes))
             await relay_until_end(process, client)
         except asyncio.CancelledError:
-            await _end(process, gently=True)
+            await end_process(process, _GRACE_S)
             raise
         finally:
             # End it before the client can restart a kernel, which binds the same sockets.
-            await _end(process, gently=prepared.engine not in _KILLABLE_ENGINES)
+            await end_process(process, 0 if prepared.engine in _KILLABLE_ENGINES else _GRACE_S)
 
 
 def _private_directory(scratch: str) -> Path:
@@ -156,22 +152,6 @@ async def _start(prepared: PreparedCommand, files: tuple[int, ...]) -> Process:
             f"The command can't be started: {error.strerror} ({error.filename or invocation.argv[0]}).",
             "Check the command and the EDF.",
         ) from error
-
-
-async def _end(process: Process, *, gently: bool) -> None:
-    if process.returncode is not None:
-        return
-    if gently:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_S):
-                await process.wait()
-                return
-    kill_tree(process.pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
 
 
 class StepServer(Protocol):
@@ -238,7 +218,7 @@ class Broker(Server):
         """Inspect an EDF or an image on the host, which takes as long as its file system needs to answer."""
         match request:
             case EdfRequest():
-                edf = load_usable_edf(request.edf, self._context, request.engine)
+                edf = host_edf(request.edf, self._context, request.engine)
                 network = network_annotations(edf.annotations)
                 return EdfAnswer(name=edf.name, file=edf.path or "", image=edf.image, network=network)
             case LintRequest():

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..model import Frozen, GipfelError
+from ..process.tree import kill_tree
 from .messages import MAX_BYTES, Ended, Refusal, Signal, to_line
 
 #: Number of descriptors of a command: standard input, output and error.
@@ -262,6 +263,23 @@ async def relay_until_end(process: Process, client: Connection) -> None:
         forwarding.cancel()
         ended.cancel()
         await asyncio.gather(ended, forwarding, return_exceptions=True)
+
+
+async def end_process(process: Process, grace_s: float) -> None:
+    """End a process and its descendants: with SIGTERM, after `grace_s` seconds (0: at once) with SIGKILL."""
+    if process.returncode is not None:
+        return
+    if grace_s:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await process.wait()
+                return
+    kill_tree(process.pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def _forward_signals(client: Connection, process: Process) -> None:

@@ -7,10 +7,9 @@ import argparse
 import json
 import os
 import sys
-from pathlib import Path
 
 from .check import as_json, check_edf, check_edfs, show_edf
-from .lookup import list_edfs
+from .lookup import current_directory, list_edfs
 from .model import DIALECTS, schema_text
 
 
@@ -36,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return 0 if all EDFs are valid, 1 if one is not, 2 for a wrong command."""
     options = _parser().parse_args(arguments)
-    environment, directory = dict(os.environ), _directory()
+    environment, directory = dict(os.environ), current_directory()
     if options.command == "list":
         found = list_edfs(environment=environment)
         _write(json.dumps(found) if options.json else "\n".join(found))
@@ -65,13 +64,6 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         _write("\n".join(str(each) for resolution in checked for each in resolution.diagnostics))
     return 0 if all(each.valid for each in checked) else 1
-
-
-def _directory() -> Path:
-    try:
-        return Path.cwd()
-    except OSError:
-        return Path("/")
 
 
 def _write(text: str) -> None:

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from ..model import Frozen, one_line
 from .check import add_local_checks, as_json
-from .lookup import search_path
+from .lookup import current_directory, search_path
 from .model import EdfFile
 from .resolve import resolve_text
 
@@ -92,14 +92,10 @@ def main() -> int:
     """Check the draft on standard input; return 0, or 2 if the input is not valid."""
     try:
         draft = Draft.model_validate_json(sys.stdin.read())
-    except (ValidationError, ValueError) as error:
+    except ValueError as error:
         sys.stderr.write(f"{one_line(str(error))[:300]}\n")
         return 2
-    try:
-        directory = Path.cwd()
-    except OSError:
-        directory = Path("/")
-    sys.stdout.write(json.dumps(check_draft(draft, dict(os.environ), directory)) + "\n")
+    sys.stdout.write(json.dumps(check_draft(draft, dict(os.environ), current_directory())) + "\n")
     return 0
 
 

@@ -24,6 +24,14 @@ def search_path(environment: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(folders) or ((home / ".edf",) if home else ())
 
 
+def current_directory() -> Path:
+    """Return the working directory; ``/`` if it was removed."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")
+
+
 def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Path) -> Path:
     """Find an EDF by path (``/…``, ``./…``, ``~/…``) or by name, with or without ``.toml``.
 

@@ -139,12 +139,9 @@ class GateLog:
         # A full disk must not end the network of the job.
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            handle = open_log(self._path)
-            try:
-                if os.fstat(handle).st_size + len(lines) <= _MAX_BYTES:
-                    os.write(handle, lines.encode())
-            finally:
-                os.close(handle)
+            with os.fdopen(open_log(self._path), "ab") as file:
+                if os.fstat(file.fileno()).st_size + len(lines) <= _MAX_BYTES:
+                    file.write(lines.encode())
         for each in changed:
             each.changed = False
 

@@ -1,4 +1,4 @@
-"""Put a command behind a gate: `gate_request` before the engine renders it, `gate_invocation` after."""
+"""Put a command behind a gate: `gated_invocation` renders it with the gate's variables and process."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,11 @@ from pathlib import Path
 
 from ..edf.gate import INHERITED, MODE, Gate, Gates, gates_of
 from ..edf.model import Edf
-from ..engines.protocol import ContainerRequest, Invocation
+from ..engines.protocol import ContainerRequest, Engine, Invocation
+from ..hooks import engine_invocation
 from ..model import GipfelError, one_line
 from ..runs import write_atomically
+from ..runtime import Runtime
 from . import INSIDE, inside_ranges
 from .log import CLOSED, DIRECTORY, OUTSIDE, GateLog
 
@@ -64,6 +66,49 @@ def applied_gates(
     if gates.mode == "refuse":
         raise GipfelError(problem, f"Change that, or set {MODE} to warn: it then runs outside of the gate.")
     return None, problem
+
+
+def gated_invocation(
+    request: ContainerRequest,
+    engine: Engine,
+    environment: Mapping[str, str],
+    own: Gate | None = None,
+    *,
+    runtime: Runtime,
+    python: str,
+    run: str,
+    node: str,
+    program: str,
+    nodes: int = 1,
+    tasks: int = 1,
+    reached: str = "",
+) -> Invocation:
+    """Render a request behind the gates that apply to it, or with a note on why it runs outside of them.
+
+    Parameters
+    ----------
+    environment
+        With the gates of the site; the other parameters are those of `applied_gates` and `gate_invocation`.
+    program
+        What runs, for the log of a command outside of its gates: ``rank 3``, ``the kernel``.
+
+    Raises
+    ------
+    GipfelError
+        As for `applied_gates`, `gate_invocation` and `engine_invocation`.
+    """
+    gates, outside = applied_gates(
+        request.edf, environment, own, engine=engine.name, nodes=nodes, tasks=tasks, reached=reached
+    )
+    if gates:
+        request = gate_request(request)
+    invocation = engine_invocation(request, engine, python=python, runtime=runtime)
+    if gates:
+        return gate_invocation(invocation, gates, run=run, node=node, python=python)
+    if outside:
+        notes = (*invocation.notes, record_outside(run, node, program, outside))
+        invocation = invocation.model_copy(update={"notes": notes})
+    return invocation
 
 
 def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, reached: str = "") -> str:

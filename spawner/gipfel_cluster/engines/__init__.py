@@ -11,6 +11,8 @@ if TYPE_CHECKING:
         engine_names,
         engine_pulls,
         engine_to_render,
+        load_usable_edf,
+        usable_engine,
     )
     from .protocol import ContainerRequest, Engine, Invocation
 
@@ -25,6 +27,8 @@ __all__ = [
     "engine_names",
     "engine_pulls",
     "engine_to_render",
+    "load_usable_edf",
+    "usable_engine",
 ]
 
 

@@ -1,9 +1,10 @@
 """The list of engines, and the choice of the engine for an EDF."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..edf.model import Edf
+from ..edf import Edf, EdfError, check_local, load_edf
 from ..model import GipfelError
 from .apptainer import Apptainer
 from .bubblewrap import Bubblewrap
@@ -77,6 +78,49 @@ def engine_for(edf: Edf, preferred: str = "") -> Engine:
             "Choose the bubblewrap engine, or an EDF without an image.",
         )
     return _load(preferred or Bubblewrap.name)
+
+
+def usable_engine(edf: Edf, preferred: str) -> Engine:
+    """Return the engine of `engine_for` if this machine can run it.
+
+    Raises
+    ------
+    GipfelError
+        As for `engine_for`, or the engine can't run on this machine.
+    """
+    engine = engine_for(edf, preferred)
+    missing = engine.unavailable_reason()
+    if missing:
+        raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
+    return engine
+
+
+def load_usable_edf(
+    name: str,
+    engine: str,
+    *,
+    environment: Mapping[str, str],
+    directory: Path,
+    job_variables: bool = False,
+) -> Edf:
+    """Return an EDF as `load_edf` does, after a check that it can be used on this machine.
+
+    Parameters
+    ----------
+    engine
+        The name of the engine for an image; empty for the default.
+
+    Raises
+    ------
+    EdfError
+        The EDF is not found, has errors, or can't be used here.
+    """
+    edf = load_edf(name, environment=environment, directory=directory, job_variables=job_variables)
+    diagnostics = check_local(edf, pulls=engine_pulls(engine))
+    errors = tuple(each for each in diagnostics if each.severity == "error")
+    if errors:
+        raise EdfError(errors)
+    return edf
 
 
 def engine_to_render(edf: Edf, preferred: str = "") -> Engine:

@@ -15,6 +15,7 @@ from typing import Any
 from ..environment import without_tokens
 from ..process.supervisor import PROGRAM, RecorderSupervisor
 from ..process.tree import end_child
+from ..regular_files import open_log
 from ..runs import RunFolder
 from . import JobSpec
 from .remote_recorders import RemoteRecorders, remote_nodes
@@ -164,10 +165,8 @@ class FanInProcess:
     def _start(self) -> None:
         # After a restart the senders must find the same keys and the same port.
         same_port = ["--port", str(self._settings["port"])] if self._settings else []
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            log = os.open(self._log, flags, 0o600)
-            try:
+            with os.fdopen(open_log(self._log), "ab") as log:
                 process = subprocess.Popen(
                     [*self._argv, *same_port],
                     env={**self._environment, **self._settings.get("head", {})},
@@ -176,8 +175,6 @@ class FanInProcess:
                     stderr=log,
                     start_new_session=True,
                 )
-            finally:
-                os.close(log)
         except OSError:
             return
         self._process = process

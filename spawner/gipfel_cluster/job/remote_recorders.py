@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ..process.supervisor import FLUSH_S, append_event
 from ..process.tree import descendants
+from ..regular_files import open_log
 from ..scheduler.notation import expand_hostlist
 
 #: srun forwards SIGUSR2 to its tasks; on SIGTERM it would kill them with SIGKILL.
@@ -201,8 +202,7 @@ class RemoteRecorders:
         argv = srun_arguments(nodes, [*self._command, *arguments], self._job_id, self._telemetry.parent)
         if self._ending.is_set():
             return 0
-        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
+        with os.fdopen(open_log(self._log), "ab") as log:
             process = subprocess.Popen(
                 argv,
                 env={**self._environment, **keys},
@@ -212,8 +212,6 @@ class RemoteRecorders:
                 stderr=log,
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
         self._process = process
         if self._ending.is_set():
             # `stop` was called while the step was starting.

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from ..broker.context import JobContext, Workspace, host_variables, workspace_in_container, workspace_on_host
-from ..edf import Edf, EdfError, Mount, check_local, load_edf
-from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside, with_gates
-from ..engines import ContainerRequest, Engine, Invocation, engine_for, engine_pulls
+from ..edf import Edf, Mount
+from ..egress.start import gated_invocation, with_gates
+from ..engines import ContainerRequest, Engine, Invocation, load_usable_edf, usable_engine
 from ..engines.srun import ContainerEngine
 from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
@@ -100,12 +100,9 @@ class JobRunner:
         if not self.spec.edf:
             return None
         directory = Path(self.spec.directory or self.home)
-        edf = load_edf(self.spec.edf, environment=self.environment, directory=directory)
-        diagnostics = check_local(edf, pulls=engine_pulls(self.spec.engine))
-        errors = tuple(each for each in diagnostics if each.severity == "error")
-        if errors:
-            raise EdfError(errors)
-        return edf
+        return load_usable_edf(
+            self.spec.edf, self.spec.engine, environment=self.environment, directory=directory
+        )
 
     def _run_in(
         self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path, notices: JobNotices
@@ -130,10 +127,7 @@ class JobRunner:
         run.write_record(record)
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
         container_edf = Edf(name="", path=None) if edf is None or on_host else edf
-        engine = engine_for(container_edf, self.spec.engine)
-        missing = engine.unavailable_reason()
-        if missing:
-            raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
+        engine = usable_engine(container_edf, self.spec.engine)
         environment = self._container_environment(run, scratch, workspace, engine.name)
         request = ContainerRequest(
             edf=container_edf,
@@ -183,22 +177,18 @@ class JobRunner:
             request = with_gates(request, self.environment)
         if self.spec.kind in {"launch", "service", "build"}:
             return engine_invocation(request, engine, python=sys.executable, runtime=runtime)
-        gates, outside = applied_gates(
-            request.edf,
+        return gated_invocation(
+            request,
+            engine,
             self.environment,
             self.spec.network,
-            engine=engine.name,
+            runtime=runtime,
+            python=sys.executable,
+            run=run,
+            node=self.node,
+            program=f"the {self.spec.kind}",
             reached=_REACHED if self.spec.kind == "server" else "",
         )
-        if gates:
-            request = gate_request(request)
-        invocation = engine_invocation(request, engine, python=sys.executable, runtime=runtime)
-        if gates:
-            return gate_invocation(invocation, gates, run=run, node=self.node, python=sys.executable)
-        if outside:
-            notes = (*invocation.notes, record_outside(run, self.node, f"the {self.spec.kind}", outside))
-            invocation = invocation.model_copy(update={"notes": notes})
-        return invocation
 
     def _run_recorded(
         self,

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from ..model import Frozen, GipfelError, OneLine
 from ..process.tree import end_child
-from ..regular_files import read_tail
+from ..regular_files import last_line
 from ..staged import ANNOTATION
 
 MAX_PATHS = 64
@@ -28,7 +28,6 @@ SOURCE = r"^(?:/|shared:|keep:|s3://)"
 _POLL_S = 0.2
 _END_S = 15.0
 _LOG = "stage.log"
-_LOG_BYTES = 64 << 10
 
 
 class StageRequest(Frozen):
@@ -113,15 +112,7 @@ def stage_before_start(
     if status is None:
         end_child(process, _END_S)
         return "The staging was stopped."
-    words = _last_line(log)
+    words = last_line(log).removeprefix("gipfel: ")[:500]
     if status and request.on_failure == "stop":
         raise GipfelError(f"The data could not be staged: {words}", "Start without it, or with `continue`.")
     return words if not status else f"Not staged, so the shared files are read: {words}"
-
-
-def _last_line(log: Path) -> str:
-    try:
-        lines = read_tail(log, _LOG_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.removeprefix("gipfel: ") for line in reversed(lines) if line.strip()), "")[:500]

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..environment import without_tokens
+from ..regular_files import open_log
+from ..runs import write_atomically
 
 #: This module's name, for ``python -m`` on the nodes where Slurm starts it.
 PROGRAM = "gipfel_cluster.process.supervisor"
@@ -131,14 +133,8 @@ class RecorderSupervisor:
             return
         end = {"time_ns": time.time_ns(), "status": status, "description": _describe_status(status)}
         text = json.dumps({**end, "expected": expected, "unexpected_ends": self._unexpected_ends}) + "\n"
-        part = self._end_file.with_name(f".{self._end_file.name}.{os.getpid()}")
         with suppress(OSError):
-            handle = os.open(
-                part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-            part.replace(self._end_file)
+            write_atomically(self._end_file, text)
 
     def _report_lost(self, message: str) -> None:
         append_event(self._events, "recorder_lost", self._node, message)
@@ -147,13 +143,8 @@ class RecorderSupervisor:
 def append_event(path: Path, kind: str, node: str, message: str) -> None:
     """Append an event of a node to a file; `gipfel_extension.telemetry.events` reads it."""
     event = {"time_ns": time.time_ns(), "node": node, "kind": kind, "device": "", "message": message}
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with suppress(OSError):
-        handle = os.open(path, flags, 0o600)
-        try:
-            os.write(handle, json.dumps(event).encode() + b"\n")
-        finally:
-            os.close(handle)
+    with suppress(OSError), os.fdopen(open_log(path), "ab") as file:
+        file.write(json.dumps(event).encode() + b"\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

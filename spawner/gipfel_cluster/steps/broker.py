@@ -5,23 +5,23 @@ it.
 """
 
 import asyncio
-import contextlib
 import os
 import subprocess
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import ValidationError
 
 from ..broker.context import JobContext
 from ..broker.messages import PathRef, Started, StepRequest, SuperviseRequest
-from ..broker.serving import Connection, relay_until_end
+from ..broker.serving import Connection, end_process, relay_until_end
 from ..edf import Mount
 from ..environment import without_tokens
 from ..model import GipfelError
 from ..process.locks import LOCKS_DIRECTORY, assign_lock_file, create_lock_file
-from ..process.tree import kill_tree
+from ..regular_files import open_log
 from .container import step_job_from_context
 from .handle import supervisor_arguments
 from .spec import StepPlan, StepSpec
@@ -57,9 +57,10 @@ class BrokerSteps:
         try:
             process = await self._start(plan)
             try:
-                await self._follow(process, client)
+                await client.send(Started())
+                await relay_until_end(process, client)
             finally:
-                await _end(process, plan.spec.grace_s)
+                await end_process(process, plan.spec.grace_s + _END_S)
         finally:
             self._count -= 1
 
@@ -80,10 +81,6 @@ class BrokerSteps:
         # The pipe stays open: closing it, also by the end of this process, stops the step.
         process.stdin.write(plan.model_dump_json().encode() + b"\n")
         return process
-
-    async def _follow(self, process: Process, client: Connection) -> None:
-        await client.send(Started())
-        await relay_until_end(process, client)
 
 
 def step_plan(request: StepRequest, context: JobContext) -> StepPlan:
@@ -124,21 +121,6 @@ def _mounts(refs: list[PathRef], context: JobContext) -> tuple[Mount, ...]:
     )
 
 
-async def _end(process: Process, grace_s: float) -> None:
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(grace_s + _END_S):
-            await process.wait()
-            return
-    kill_tree(process.pid)
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
-
-
 def supervise(request: SuperviseRequest, context: JobContext) -> None:
     """Start the supervisor of a launch or transfer in its own session.
 
@@ -158,8 +140,7 @@ def supervise(request: SuperviseRequest, context: JobContext) -> None:
     host = without_tokens(context.host_environment)
     step_job = step_job_from_context(context).model_dump_json().encode() + b"\n"
     try:
-        log = os.open(Path(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
+        with os.fdopen(open_log(Path(folder, LOG)), "ab") as log:
             if request.program == "transfer":
                 process = _start_supervisor(TRANSFER_SUPERVISOR_MODULE, folder, host, log)
             else:
@@ -167,8 +148,6 @@ def supervise(request: SuperviseRequest, context: JobContext) -> None:
                 lock_file, descriptor = create_lock_file(Path(context.scratch, LOCKS_DIRECTORY))
                 process = _start_supervisor(LAUNCH_SUPERVISOR_MODULE, folder, host, log, descriptor)
                 assign_lock_file(lock_file, descriptor, process.pid)
-        finally:
-            os.close(log)
         assert process.stdin is not None  # noqa: S101 - it was started with a pipe
         with process.stdin:
             process.stdin.write(step_job)
@@ -179,7 +158,7 @@ def supervise(request: SuperviseRequest, context: JobContext) -> None:
 
 
 def _start_supervisor(
-    module: str, folder: Path, environment: dict[str, str], log: int, *inherited: int
+    module: str, folder: Path, environment: dict[str, str], log: BinaryIO, *inherited: int
 ) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         (sys.executable, "-I", "-m", module, str(folder), "-"),

@@ -10,22 +10,21 @@ from ..broker.context import (
     JobContext,
     find_runtime,
     is_system_directory,
+    runtime_for_images,
+    without_ssh,
     workspace_in_container,
     workspace_on_host,
 )
-from ..edf import Edf, EdfError, Mount, check_local, load_edf
-from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside
-from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
+from ..edf import Edf, Mount
+from ..egress.start import gated_invocation
+from ..engines import ContainerRequest, Invocation, load_usable_edf, usable_engine
 from ..environment import PROTECTED_VARIABLES
-from ..hooks import engine_invocation
 from ..model import GipfelError
 from ..runtime import Runtime
 from ..scheduler.excluded_nodes import excluded_nodes
 from ..scheduler.notation import expand_hostlist
 from .spec import IMAGE_PYTHON, NODES_VARIABLE, PYTHON, RANKS_VARIABLE, StepJob, StepPlan
 
-# Containers of steps run no ssh server: only the job's own container does.
-_SSH_HOOK = "com.hooks.ssh."
 # Variables of the notebook server, which are invalid on other nodes.
 _SERVER_VARIABLES = ("JUPYTER_", "JUPYTERHUB_", "JPY_", "IPYTHONDIR")
 _CPUS = re.compile(r"([0-9]+)(?:\(x[0-9]+\))?")
@@ -42,13 +41,8 @@ def step_edf(plan: StepPlan, environment: Mapping[str, str]) -> Edf:
     name = plan.spec.edf or plan.job.edf
     if not name:
         return Edf(name="", path=None)
-    edf = load_edf(name, environment=environment, directory=Path(plan.job.home))
-    diagnostics = check_local(edf, pulls=engine_pulls(plan.job.engine))
-    errors = tuple(each for each in diagnostics if each.severity == "error")
-    if errors:
-        raise EdfError(errors)
-    annotations = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH_HOOK)}
-    return edf.model_copy(update={"annotations": annotations})
+    directory = Path(plan.job.home)
+    return without_ssh(load_usable_edf(name, plan.job.engine, environment=environment, directory=directory))
 
 
 def task_invocation(
@@ -84,23 +78,17 @@ def task_invocation(
     GipfelError
         The EDF, the runtime or the engine can't be used.
     """
-    engine = engine_for(edf, plan.job.engine)
-    missing = engine.unavailable_reason()
-    if missing:
-        raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
-    runtime = _runtime(plan, environment, contained=bool(edf.image))
+    engine = usable_engine(edf, plan.job.engine)
+    # Without an image as for a job: the Python environment that runs this program, with all its packages.
+    runtime = (
+        runtime_for_images(plan.job.runtime, plan.job.requested_runtime, environment)
+        if edf.image
+        else Runtime.from_current_interpreter()
+    )
     home = plan.job.home
     workspace = workspace_in_container(edf, home) if edf.image else workspace_on_host(edf, home)
     mounts = _mounts(plan, edf) if edf.image else ()
     directory = _directory(plan, edf, (*workspace.mounts, *mounts), workspace.directory)
-    gates, outside = applied_gates(
-        edf,
-        environment,
-        plan.spec.network,
-        engine=engine.name,
-        nodes=int(plan.spec.environment.get(NODES_VARIABLE) or len(plan.nodes)),
-        tasks=plan.spec.tasks_per_node,
-    )
     first, *others = plan.spec.command
     inherited = {name: value for name, value in environment.items() if not name.startswith(_SERVER_VARIABLES)}
     request = ContainerRequest(
@@ -118,15 +106,19 @@ def task_invocation(
         scratch=scratch,
         step=step,
     )
-    if gates:
-        request = gate_request(request)
-    invocation = engine_invocation(request, engine, python=python, runtime=runtime)
-    log = plan.job.run or plan.folder
-    if gates:
-        invocation = gate_invocation(invocation, gates, run=log, node=node, python=python)
-    elif outside:
-        note = record_outside(log, node, _ranks(plan, task_variables), outside)
-        invocation = invocation.model_copy(update={"notes": (*invocation.notes, note)})
+    invocation = gated_invocation(
+        request,
+        engine,
+        environment,
+        plan.spec.network,
+        runtime=runtime,
+        python=python,
+        run=plan.job.run or plan.folder,
+        node=node,
+        program=_ranks(plan, task_variables),
+        nodes=int(plan.spec.environment.get(NODES_VARIABLE) or len(plan.nodes)),
+        tasks=plan.spec.tasks_per_node,
+    )
     return invocation, "/" if edf.image else directory
 
 
@@ -135,23 +127,6 @@ def _ranks(plan: StepPlan, variables: Mapping[str, str]) -> str:
     started = int(plan.spec.environment.get(RANKS_VARIABLE) or 1)
     first = int(variables.get("GIPFEL_TASK") or 0) * started
     return f"rank {first}" if started == 1 else f"ranks {first} to {first + started - 1}"
-
-
-def _runtime(plan: StepPlan, environment: Mapping[str, str], *, contained: bool) -> Runtime:
-    runtime = plan.job.runtime
-    is_built = Path(runtime.root, "runtime.json").is_file() or runtime.root.endswith(".sqsh")
-    if not contained:
-        # As for a job: the Python environment that runs this program, with all its packages.
-        return Runtime.from_current_interpreter()
-    if is_built:
-        return runtime
-    users = find_runtime(plan.job.requested_runtime, environment)
-    if users is None:
-        raise GipfelError(
-            "There is no runtime to mount into the image.",
-            "Build one with `gipfel runtime build ~/.gipfel/runtime`, or set GIPFEL_RUNTIME.",
-        )
-    return users
 
 
 def _program(first: str, edf: Edf, python: str, runtime: Runtime) -> str:

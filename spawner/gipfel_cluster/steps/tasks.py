@@ -15,7 +15,7 @@ from ..engines import engine_for
 from ..engines.srun import ContainerEngine, Pyxis
 from ..model import GipfelError
 from ..namespaces import die_with_parent
-from ..regular_files import read_tail
+from ..regular_files import last_line, open_log
 from ..runs import ScratchFolder
 from . import node
 from .container import step_edf, task_invocation
@@ -148,13 +148,9 @@ class LocalTasks:
         variables = {**self._environment, STEP_VARIABLE: self._plan.model_dump_json()}
         for rank in range(self._plan.spec.tasks_per_node):
             identity = {"GIPFEL_TASK": str(rank), "GIPFEL_LOCAL_TASK": str(rank), "GIPFEL_NODE_RANK": "0"}
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             try:
-                log = os.open(log_file(self._plan, rank), flags, 0o600)
-                try:
-                    self._processes.append(self._start_task(variables | identity, log))
-                finally:
-                    os.close(log)
+                with os.fdopen(open_log(Path(log_file(self._plan, rank))), "ab") as log:
+                    self._processes.append(self._start_task(variables | identity, log.fileno()))
             except OSError as error:
                 raise GipfelError(f"A task can't be started: {error.strerror} ({error.filename}).") from error
 
@@ -220,15 +216,6 @@ def _run_task(environment: dict[str, str], log: int) -> None:
     os._exit(status)
 
 
-def last_line(path: Path) -> str:
-    """Return the last non-empty line of a log; empty if the log has none or can't be read."""
-    try:
-        lines = read_tail(path, 4096).decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
 class SlurmTasks:
     """Tasks of one srun; signals are sent to the Slurm step, because it outlives an srun that is killed."""
 
@@ -250,10 +237,8 @@ class SlurmTasks:
             srun can't be started, or the container of an engine that starts with srun can't be made.
         """
         argv, variables = self._command()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            log = os.open(self._log, flags, 0o600)
-            try:
+            with os.fdopen(open_log(self._log), "ab") as log:
                 self._process = subprocess.Popen(
                     argv,
                     env={**self._environment, **variables},
@@ -266,8 +251,6 @@ class SlurmTasks:
                     # thread.
                     preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
                 )
-            finally:
-                os.close(log)
         except OSError as error:
             raise GipfelError(
                 f"The step can't be started: {error.strerror} ({error.filename}).",
@@ -306,11 +289,8 @@ class SlurmTasks:
 
     def signal(self, number: int) -> None:
         """Send a signal to the tasks with scancel; if that fails, with srun."""
-        if self.step_id and self._scancel(number):
-            return
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+        if not (self.step_id and self._scancel(number)):
+            self._send(number)
 
     def end(self) -> int:
         """End remaining tasks with SIGKILL, and return the exit status."""

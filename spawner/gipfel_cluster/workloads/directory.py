@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from ..model import Frozen, GipfelError, one_line
 from ..process.fork import ForkedProgram, can_fork
 from ..process.tree import Process
-from ..regular_files import open_log, read_regular, read_tail
+from ..regular_files import last_line, open_log, read_regular
 from ..runs import make_private, runs_root, write_atomically
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ MAX_BYTES = 16 << 20
 #: systems do not show locks of other nodes.
 _STALE_NS = 30 * 10**9
 _LOCK_TIMEOUT_S = 10.0
-_LAST_LINE_BYTES = 64 << 10
 _LOST = "Its supervisor ended unexpectedly: it was killed, its node was lost, or its disk was full."
 
 
@@ -208,15 +207,6 @@ def refresh_queued_state(folder: Path, state: State, scheduler: "Scheduler | Non
     return _write_lost(folder, state, f"Its job {state.job_id} ended before it started: {reason}")
 
 
-def last_line(log: Path) -> str:
-    """Return the last non-empty line of a log; empty if the log can't be read."""
-    try:
-        lines = read_tail(log, _LAST_LINE_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((one_line(line) for line in reversed(lines) if line.strip()), "")
-
-
 def _write_lost(folder: Path, state: State, reason: str) -> State:
     changes = {"phase": "ended", "outcome": "lost", "exit_status": 1, "reason": reason}
     if "gpus" in type(state).model_fields:
@@ -356,8 +346,7 @@ def start_detached(
     OSError
         It can't be started, or the log can't be written.
     """
-    output = open_log(log)
-    try:
+    with os.fdopen(open_log(log), "ab") as output:
         if fork and can_fork():
             ForkedProgram(argv, partial(_run_module, argv, log), environment)
             return
@@ -370,8 +359,6 @@ def start_detached(
             cwd=cwd,
             start_new_session=True,
         )
-    finally:
-        os.close(output)
 
 
 def _run_module(argv: Sequence[str], log: Path) -> int:

@@ -27,9 +27,9 @@ from gipfel_cluster.broker.messages import (
     VerdictRequest,
     broker_socket,
 )
-from gipfel_cluster.edf import Diagnostic, EdfError, check_edf, check_local, load_edf
+from gipfel_cluster.edf import Diagnostic, check_edf
 from gipfel_cluster.edf.gate import network_annotations
-from gipfel_cluster.engines import engine_for, engine_pulls
+from gipfel_cluster.engines import engine_for, load_usable_edf
 from gipfel_cluster.environment import without_tokens
 from gipfel_cluster.image_verdict import SecurityVerdict, is_configured, judge_image
 from gipfel_cluster.model import Frozen, GipfelError
@@ -202,11 +202,9 @@ class HostContext:
 
     def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
         """Look up and check an EDF as this user."""
-        edf = load_edf(name, environment=self._environment, directory=directory, job_variables=True)
-        diagnostics = check_local(edf, pulls=engine_pulls(engine))
-        errors = tuple(each for each in diagnostics if each.severity == "error")
-        if errors:
-            raise EdfError(errors)
+        edf = load_usable_edf(
+            name, engine, environment=self._environment, directory=directory, job_variables=True
+        )
         engine_for(edf, engine)
         return ChosenEdf(file=edf.path or "", image=edf.image, network=network_annotations(edf.annotations))
 

@@ -22,11 +22,11 @@ from pydantic import TypeAdapter
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.process.tree import Process
+from gipfel_cluster.regular_files import last_line
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.staged import epilog_script
 from gipfel_cluster.steps import PYTHON, StepHandle, StepJob, StepSpec, start_step
 from gipfel_cluster.steps.container import step_job_from_environment
-from gipfel_cluster.steps.tasks import last_line
 from gipfel_cluster.storage_classes import StorageClasses
 from gipfel_cluster.workloads.directory import (
     SPEC,

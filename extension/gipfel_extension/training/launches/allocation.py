@@ -15,9 +15,9 @@ from gipfel_cluster.edf import load_edf
 from gipfel_cluster.job.staging import stage_request
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.process.tree import end_child
+from gipfel_cluster.regular_files import last_line
 from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
 from gipfel_cluster.steps import StepJob
-from gipfel_cluster.steps.tasks import last_line
 from gipfel_cluster.workloads.directory import is_supervised
 
 from ...telemetry.files import open_log, read_json

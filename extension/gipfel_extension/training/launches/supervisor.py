@@ -18,9 +18,9 @@ from gipfel_cluster.job.time_limit import TimeLimit
 from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.process.tree import Process
+from gipfel_cluster.regular_files import last_line
 from gipfel_cluster.steps import StepJob
 from gipfel_cluster.steps.container import step_job_from_environment
-from gipfel_cluster.steps.tasks import last_line
 from gipfel_cluster.workloads.directory import hold_supervisor_lock
 
 from ..record import (
