@@ -96,7 +96,7 @@ def run_check(entry: ProtocolCheck, context: CheckContext) -> list[CheckResult]:
             )
         ]
     seconds = time.monotonic() - start
-    return [_result(entry, context.node, finding, started_ns, seconds) for finding in findings]
+    return [result_of(entry, finding, context.node, started_ns, seconds) for finding in findings]
 
 
 def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
@@ -130,12 +130,14 @@ def _unfinished(reason: str, fix: str, owner: Owner | None = None) -> Finding:
     return Finding(verdict=Verdict.NOT_RUN, reason=one_line(reason), fix=one_line(fix), owner=owner)
 
 
-def _result(
-    entry: ProtocolCheck, node: str, finding: Finding, started_ns: int, seconds: float
+def result_of(
+    entry: ProtocolCheck, finding: Finding, node: str, started_ns: int, seconds: float
 ) -> CheckResult:
+    """Return the result for a finding; it counts for all nodes if `node` is empty."""
     return CheckResult(
-        check=entry.name, type=entry.type, scope=entry.scope, subject=finding.subject or node, node=node,
-        verdict=finding.verdict, reason=one_line(finding.reason), fix=one_line(finding.fix),
+        check=entry.name, type=entry.type, scope=entry.scope,
+        subject=finding.subject or node or "all", node=node, verdict=finding.verdict,
+        reason=one_line(finding.reason), fix=one_line(finding.fix),
         measurement=finding.measurement, unit=finding.unit, samples=finding.samples,
         threshold=entry.threshold.text(finding.unit, finding.model) if entry.threshold else "",
         started_ns=started_ns, seconds=seconds, severity=entry.severity, owner=finding.owner,
@@ -165,25 +167,25 @@ def unmet_requirement(requirements: Sequence[str], probes: ProbeRunner) -> Findi
         try:
             parsed[text] = Requirement(text)
         except InvalidRequirement:
-            return _unmet(f"{text[:80]!r} is not a valid requirement.", "Write it like 'torch>=2.5'.")
-    names = [each.name for each in parsed.values()]
+            fix = "Write it like 'torch>=2.5'."
+            return _unfinished(f"{text[:80]!r} is not a valid requirement.", fix, Owner.IMAGE)
     spec = ProbeSpec(
         argv=(probe_file("container"), "versions"),
-        request={"names": list(names)},
+        request={"names": [each.name for each in parsed.values()]},
         time_limit_s=_VERSIONS_LIMIT_S,
     )
     answer = probes.run(spec)
     if answer.error:
-        return _unmet(f"The image's packages can't be listed: {answer.error}", "Use an image with Python.")
+        reason = f"The image's packages can't be listed: {answer.error}"
+        return _unfinished(reason, "Use an image with Python.", Owner.IMAGE)
     for text, requirement in parsed.items():
         version = answer.evidence.get(requirement.name)
         if not isinstance(version, str):
-            return _unmet(
-                f"The image lacks {text}.", "Install it in the image: nothing is installed at run time."
-            )
+            fix = "Install it in the image: nothing is installed at run time."
+            return _unfinished(f"The image lacks {text}.", fix, Owner.IMAGE)
         if not _fits(requirement, version):
             fix = "Change the image or the protocol: nothing is installed at run time."
-            return _unmet(f"The protocol requires {text}, the image has {version}.", fix)
+            return _unfinished(f"The protocol requires {text}, the image has {version}.", fix, Owner.IMAGE)
     return None
 
 
@@ -192,7 +194,3 @@ def _fits(requirement: Requirement, version: str) -> bool:
         return requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         return not requirement.specifier
-
-
-def _unmet(reason: str, fix: str) -> Finding:
-    return Finding(verdict=Verdict.NOT_RUN, reason=reason, fix=fix, owner=Owner.IMAGE)

@@ -72,16 +72,16 @@ class ProtocolCheck(Frozen):
         required = self.threshold is not None and self.severity is Severity.ERROR
         may_skip = self.skip_if_alone or not required
         fix = "" if may_skip else "Vet two nodes or more, or set `skip_if_alone: true` in this check."
-        evidence: dict[str, JsonValue] = {"applies": False, "not_required": may_skip}
-        result = self.not_run(node, node, reason, fix)
-        return result.model_copy(update={"evidence": evidence, "owner": Owner.PROTOCOL})
+        evidence = {"applies": False, "not_required": may_skip}
+        return self.not_run(node, reason, fix, evidence=evidence, owner=Owner.PROTOCOL)
 
-    def not_run(self, subject: str, node: str, reason: str, fix: str = "") -> CheckResult:
-        """Return a result "not run" of this check."""
-        return CheckResult(
-            check=self.name, type=self.type, scope=self.scope, subject=subject, node=node,
+    def not_run(self, node: str, reason: str, fix: str = "", **changes: object) -> CheckResult:
+        """Return a result "not run" of this check, with changed fields; an empty `node` means all nodes."""
+        result = CheckResult(
+            check=self.name, type=self.type, scope=self.scope, subject=node or "all", node=node,
             verdict=Verdict.NOT_RUN, reason=reason, fix=fix, severity=self.severity,
         )  # fmt: skip
+        return result.model_copy(update=changes)
 
 
 class VettingProtocol(Frozen):
@@ -120,17 +120,14 @@ class VettingProtocol(Frozen):
         for check in self.checks:
             if check.problem:
                 prefix = f"Line {check.line}: " if check.line else ""
-                result = check.not_run("all", "", prefix + check.problem, check.fix)
                 # A check that can't be run counts as an error, regardless of its severity.
-                results.append(
-                    result.model_copy(update={"severity": Severity.ERROR, "owner": Owner.PROTOCOL})
-                )
+                changes = {"severity": Severity.ERROR, "owner": Owner.PROTOCOL}
+                results.append(check.not_run("", prefix + check.problem, check.fix, **changes))
         if not any(check.severity is Severity.ERROR for check in self.checks):
             placeholder = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
             reason = "The protocol has no check of severity error, so nothing was vetted."
             fix = "Add a check, or use a shipped protocol such as quick."
-            result = placeholder.not_run("all", "", reason, fix)
-            results.append(result.model_copy(update={"owner": Owner.PROTOCOL}))
+            results.append(placeholder.not_run("", reason, fix, owner=Owner.PROTOCOL))
         return tuple(results)
 
 
@@ -188,7 +185,8 @@ def parse_entry(document: Mapping[str, Any], *, line: int = 0) -> ProtocolCheck:
     try:
         check = check_class(type_)
     except UnknownCheck as error:
-        return unusable_entry(name, type_, lines.get("type", line), error.problem, _type_suggestion(error))
+        fix = f"Did you mean {error.near!r}?" if error.near else "`gipfel vet --list` lists the checks."
+        return unusable_entry(name, type_, lines.get("type", line), error.problem, fix)
     return validate_entry(document, name, type_, check, line)
 
 
@@ -212,7 +210,7 @@ def validate_entry(  # noqa: PLR0911 - one return for each part that can be wron
     try:
         check.model_validate(dict(parameters))
     except ValidationError as error:
-        return unusable_entry(name, type_, *_first_error(error, parameters, line, _fields(check)))
+        return unusable_entry(name, type_, *_first_error(error, parameters, line, tuple(check.model_fields)))
     except RecursionError:
         return unusable_entry(name, type_, line, "The parameters are nested too deeply.", "Correct them.")
     requirements = document.get("requirements") or []
@@ -240,14 +238,6 @@ def unusable_entry(name: str, type_: str, line: int, problem: str, fix: str) -> 
     return ProtocolCheck(
         name=name, type=one_line(type_)[:80] or "unknown", line=line, problem=one_line(problem)[:600], fix=fix
     )
-
-
-def _type_suggestion(error: UnknownCheck) -> str:
-    return f"Did you mean {error.near!r}?" if error.near else "`gipfel vet --list` lists the checks."
-
-
-def _fields(check: Any) -> tuple[str, ...]:
-    return tuple(getattr(check, "model_fields", {}))
 
 
 def _first_error(

@@ -23,7 +23,9 @@ from .protocol_vetnode import PREFIX, from_vetnode
 from .threshold import quantity
 
 SHIPPED = Path(__file__).parent / "protocols"
-_KEYS = ("name", "description", "time_limit", "checks", "evals", "scheduler", "pip")
+#: Keys of vetnode that are ignored, and why.
+_IGNORED_KEYS = {"scheduler": "the nodes are those of the job", "pip": "nothing is installed at run time"}
+_KEYS = ("name", "description", "time_limit", "checks", "evals", *_IGNORED_KEYS)
 _MAX_CHECKS = 500
 _SUFFIXES = ("", ".yaml", ".yml")
 
@@ -89,7 +91,11 @@ def _protocol(document: YamlMapping, source: str, path: str) -> VettingProtocol:
         checks=tuple(_unique(checks)),
         source=source,
         time_limit_s=_time_limit(document, path),
-        notes=tuple(_notes(document)),
+        notes=tuple(
+            f"{key!r} is ignored: {reason}."
+            for key, reason in _IGNORED_KEYS.items()
+            if document.get(key) is not None
+        ),
     )
 
 
@@ -135,15 +141,6 @@ def _time_limit(document: YamlMapping, path: str) -> float | None:
     return seconds
 
 
-def _notes(document: YamlMapping) -> list[str]:
-    notes = []
-    if document.get("scheduler") is not None:
-        notes.append("'scheduler' is ignored: the nodes are those of the job.")
-    if document.get("pip") is not None:
-        notes.append("'pip' is ignored: nothing is installed at run time.")
-    return notes
-
-
 def own_protocols(environment: Mapping[str, str]) -> Path:
     """Return the directory of the user's own protocols, ``~/.gipfel/protocols``."""
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "protocols"
@@ -171,8 +168,7 @@ def find_protocol(name: str, *, directory: Path, environment: Mapping[str, str])
 def known_protocols(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the names of protocols and their files; "shipped" for those of Gipfel."""
     found: dict[str, str] = {}
-    own = own_protocols(environment)
-    for path in sorted(own.glob("*.y*ml")) if own.is_dir() else ():
+    for path in sorted(own_protocols(environment).glob("*.y*ml")):
         found.setdefault(path.stem, str(path))
     for name in shipped_protocols():
         found.setdefault(name, "shipped")

@@ -4,6 +4,7 @@ Its keys keep vetnode's units: sizes and bandwidths in powers of 2, used memory 
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
@@ -26,12 +27,8 @@ def _size(value: Any) -> int:
     return int(quantity(value, binary=True))
 
 
-def _rate(value: Any) -> float:
-    return quantity(value, binary=True)
-
-
 Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**40)]
-Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0)]
+Rate = Annotated[float, BeforeValidator(partial(quantity, binary=True)), Field(ge=0)]
 
 
 class Gpu(Frozen):

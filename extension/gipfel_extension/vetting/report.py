@@ -1,6 +1,6 @@
 """Report of a vetting run: every result, the vetted nodes, and lists of nodes for the next job step."""
 
-import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -111,13 +111,19 @@ class VettingReport(Frozen):
 
         Raises
         ------
-        OSError
+        GipfelError
             A file can't be written.
         """
-        write_atomically(folder / REPORT, self.model_dump_json(indent=1) + "\n")
-        if self.ended_ns is not None:
-            write_atomically(folder / GOOD_NODES, "".join(f"{node}\n" for node in self.good_nodes))
-            write_atomically(folder / BAD_NODES, "".join(f"{node}\n" for node in self.bad_nodes))
+        try:
+            write_atomically(folder / REPORT, self.model_dump_json(indent=1) + "\n")
+            if self.ended_ns is not None:
+                write_atomically(folder / GOOD_NODES, "".join(f"{node}\n" for node in self.good_nodes))
+                write_atomically(folder / BAD_NODES, "".join(f"{node}\n" for node in self.bad_nodes))
+        except OSError as error:
+            raise GipfelError(
+                f"The report can't be written to {folder}: {error.strerror}.",
+                "Set GIPFEL_RUNS to another directory.",
+            ) from error
 
 
 def read_report(path: Path) -> VettingReport:
@@ -153,8 +159,9 @@ def judge_nodes(
     for result in results:
         if result.node in by_node:
             by_node[result.node].append(result)
-    for node in _nodes_to_drop_for_links(results, entries):
-        by_node.get(node, []).extend(_links_of(node, results, entries))
+    links = _bad_links(results, entries)
+    for node in _nodes_to_drop_for_links(links):
+        by_node.get(node, []).extend(each for ends, each in links if node in ends)
     running = running or {}
     for_all = [each for each in results if _counts_for_all(each) and each.severity is Severity.ERROR]
     return tuple(_judge_node(node, by_node[node], for_all, entries, running.get(node, "")) for node in nodes)
@@ -212,27 +219,16 @@ def _bad_links(
     ]
 
 
-def _nodes_to_drop_for_links(
-    results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]
-) -> list[str]:
+def _nodes_to_drop_for_links(links: Sequence[tuple[tuple[str, ...], CheckResult]]) -> list[str]:
     """Return a small set of nodes without which no bad link remains: those with most bad links first."""
-    links = [set(ends) for ends, _ in _bad_links(results, entries)]
+    remaining = [set(ends) for ends, _ in links]
     dropped: list[str] = []
-    while links:
-        counts: dict[str, int] = {}
-        for link in links:
-            for node in link:
-                counts[node] = counts.get(node, 0) + 1
-        worst_node = max(sorted(counts), key=lambda node: (counts[node], node))
+    while remaining:
+        counts = Counter(node for link in remaining for node in link)
+        worst_node = max(counts, key=lambda node: (counts[node], node))
         dropped.append(worst_node)
-        links = [link for link in links if worst_node not in link]
+        remaining = [link for link in remaining if worst_node not in link]
     return dropped
-
-
-def _links_of(
-    node: str, results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]
-) -> list[CheckResult]:
-    return [each for ends, each in _bad_links(results, entries) if node in ends]
 
 
 def make_report(
@@ -262,7 +258,8 @@ def make_report(
         bad &= _unfit(protocol, results)
         judged = tuple(map(_cut_short, judged))
     good = tuple(each.node for each in judged if each.vetted)
-    all_notes = (*protocol.notes, *_notes(protocol), *_not_measured(results), *_import_times(imports), *notes)
+    of_checks = (f"{entry.name}: {note}" for entry in protocol.checks for note in entry.notes)
+    all_notes = (*protocol.notes, *of_checks, *_not_measured(results), *_import_times(imports), *notes)
     return VettingReport(
         protocol=protocol.name,
         digest=protocol.digest,
@@ -307,7 +304,7 @@ def _unfit(protocol: VettingProtocol, results: Sequence[CheckResult]) -> set[str
         and not (each.scope in {Scope.PAIR, Scope.ALL} and each.verdict in unfinished)
     ]
     alone = {each.node for each in counted if each.node and not _vets(each, entries)}
-    return alone | set(_nodes_to_drop_for_links(counted, entries))
+    return alone | set(_nodes_to_drop_for_links(_bad_links(counted, entries)))
 
 
 def _faulty_nodes(
@@ -342,10 +339,6 @@ def _import_times(seconds: Mapping[str, float]) -> list[str]:
     return [f"torch was imported once{detail}."]
 
 
-def _notes(protocol: VettingProtocol) -> list[str]:
-    return [f"{entry.name}: {note}" for entry in protocol.checks for note in entry.notes]
-
-
 def write_document(report: VettingReport, path: Path) -> None:
     """Write a report to a file that the user has chosen.
 
@@ -354,9 +347,8 @@ def write_document(report: VettingReport, path: Path) -> None:
     GipfelError
         The file can't be written.
     """
-    document = json.dumps(report.model_dump(mode="json"), indent=1) + "\n"
     try:
-        write_atomically(path, document)
+        write_atomically(path, report.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise GipfelError(
             f"The report can't be written to {path}: {error.strerror}.", "Choose another file."

@@ -4,6 +4,7 @@ They are written as quantities with units: ``50 GB/s``, ``256 MiB``, ``30 s``, `
 """
 
 import math
+import operator
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -183,18 +184,21 @@ def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Findi
     reference = gpu_reference(type_, finding.model)
     measured = finding.measurement
     if reference is not None and measured is not None and measured > reference.implausible_above:
-        return _implausible(finding, reference.implausible_above)
+        return _implausible(finding, measured, reference.implausible_above)
     if threshold is None:
         return finding
-    if finding.measurement is None:
+    if measured is None:
         reason = f"{finding.reason} There is no measurement to compare with the threshold."
         return _changed(finding, Verdict.INCONCLUSIVE, reason)
-    return _apply(finding, threshold, reference)
+    return _apply(finding, threshold, reference, measured)
 
 
-def _apply(finding: Finding, threshold: Threshold, reference: ReferenceValue | None) -> Finding:
+def _apply(
+    finding: Finding, threshold: Threshold, reference: ReferenceValue | None, measured: float
+) -> Finding:
     """Return the finding after applying the threshold; the tenth percentile of its samples must pass too."""
-    verdicts = [*_by_limits(finding, threshold), *_by_reference(finding, threshold, reference)]
+    verdicts = _by_limits(finding, threshold, measured)
+    verdicts += _by_reference(finding, threshold, reference, measured)
     judged = [each for each in verdicts if each[0] is not Verdict.INCONCLUSIVE]
     if judged:
         verdict = worst([each[0] for each in judged])
@@ -209,9 +213,8 @@ def _apply(finding: Finding, threshold: Threshold, reference: ReferenceValue | N
     return _awaiting_comparison(finding, reason)
 
 
-def _implausible(finding: Finding, maximum: float) -> Finding:
-    assert finding.measurement is not None  # noqa: S101 - checked by the caller
-    reason = f"{with_unit(finding.measurement, finding.unit)} is more than {finding.model} can do: at most"
+def _implausible(finding: Finding, measured: float, maximum: float) -> Finding:
+    reason = f"{with_unit(measured, finding.unit)} is more than {finding.model} can do: at most"
     changed = _changed(finding, Verdict.INCONCLUSIVE, f"{reason} {with_unit(maximum, finding.unit)}.")
     fix = "The measurement must be wrong. Report it with the evidence."
     return changed.model_copy(update={"fix": fix, "owner": Owner.PROTOCOL})
@@ -242,34 +245,31 @@ def _awaiting_comparison(finding: Finding, reason: str) -> Finding:
     return _changed(finding.model_copy(update={"evidence": evidence}), Verdict.INCONCLUSIVE, reason)
 
 
-def _by_limits(finding: Finding, threshold: Threshold) -> list[tuple[Verdict, str]]:
-    limits, measured, unit = threshold.limits(finding.model), finding.measurement, finding.unit
-    assert measured is not None  # noqa: S101 - checked by the caller
+def _by_limits(finding: Finding, threshold: Threshold, measured: float) -> list[tuple[Verdict, str]]:
+    limits, unit = threshold.limits(finding.model), finding.unit
     verdicts = []
-    if limits.at_least is not None:
-        good = measured >= limits.at_least
-        comparison = "at least" if good else "less than"
-        text = f"{with_unit(measured, unit)} is {comparison} {with_unit(limits.at_least, unit)}."
-        verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
-    if limits.at_most is not None:
-        good = measured <= limits.at_most
-        comparison = "at most" if good else "more than"
-        text = f"{with_unit(measured, unit)} is {comparison} {with_unit(limits.at_most, unit)}."
-        verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
+    for limit, holds, good_text, bad_text in (
+        (limits.at_least, operator.ge, "at least", "less than"),
+        (limits.at_most, operator.le, "at most", "more than"),
+    ):
+        if limit is not None:
+            good = holds(measured, limit)
+            comparison = good_text if good else bad_text
+            text = f"{with_unit(measured, unit)} is {comparison} {with_unit(limit, unit)}."
+            verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
     return verdicts
 
 
 def _by_reference(
-    finding: Finding, threshold: Threshold, reference: ReferenceValue | None
+    finding: Finding, threshold: Threshold, reference: ReferenceValue | None, measured: float
 ) -> list[tuple[Verdict, str]]:
-    if threshold.of_reference is None or finding.measurement is None:
+    if threshold.of_reference is None:
         return []
     if reference is None:
         text = f"No reference value is known for {finding.model or 'this device'}."
         return [(Verdict.INCONCLUSIVE, text)]
-    share = finding.measurement / reference.value
-    measured = with_unit(finding.measurement, finding.unit)
-    text = f"{measured} is {share:.0%} of the reference value for {finding.model}."
+    share = measured / reference.value
+    text = f"{with_unit(measured, finding.unit)} is {share:.0%} of the reference value for {finding.model}."
     return [(Verdict.PASS if share >= threshold.of_reference else Verdict.FAIL, text)]
 
 

@@ -322,10 +322,5 @@ def main(arguments: list[str]) -> int:
     return agent.run()
 
 
-def rendezvous_reader(path: Path) -> Callable[[], Rendezvous | None]:
-    """Return a function that reads the rendezvous from the file that the first task writes."""
-    return lambda: Rendezvous.read(path)
-
-
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

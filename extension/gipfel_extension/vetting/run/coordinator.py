@@ -152,8 +152,8 @@ class Coordinator:
             # The running check is blamed; the others are a consequence.
             blamed = running or (remaining[0].name if remaining else "")
             for each in remaining:
-                changes = {} if each.name == blamed else {"evidence": {"consequence": True}}
-                self.builder.add([each.not_run(node, node, reason, fix).model_copy(update=changes)])
+                evidence = {} if each.name == blamed else {"consequence": True}
+                self.builder.add([each.not_run(node, reason, fix, evidence=evidence)])
 
     def _own_checks(self, node: str) -> list[ProtocolCheck]:
         """Return the checks that this node runs; add results for those that it skips."""
@@ -232,13 +232,12 @@ class Coordinator:
                         if node in self._reported_lost
                         else reason or "The check gave no verdict."
                     )
-                    missing = entry.not_run(node, node, cause)
-                    self.builder.add([missing.model_copy(update={"evidence": {"consequence": True}})])
+                    self.builder.add([entry.not_run(node, cause, evidence={"consequence": True})])
 
 
 def _skipped_result(entry: ProtocolCheck, node: str, when: str) -> CheckResult:
-    result = entry.not_run(node, node, f"Not run again: this node was vetted by this protocol at {when}.")
-    return result.model_copy(update={"verdict": Verdict.PASS, "evidence": {SKIPPED: True}})
+    reason = f"Not run again: this node was vetted by this protocol at {when}."
+    return entry.not_run(node, reason, verdict=Verdict.PASS, evidence={SKIPPED: True})
 
 
 def _agent_result(node: str, reason: str) -> CheckResult:
@@ -261,11 +260,8 @@ def _results(entry: ProtocolCheck, node: str, pending: PendingTask) -> Sequence[
         # The node is lost, for which there is a result of its agent.
         return []
     if answer.problem:
-        return [
-            entry.not_run(
-                node, node, answer.problem, "Find out why this node is slow, or raise the check's time_limit."
-            )
-        ]
+        fix = "Find out why this node is slow, or raise the check's time_limit."
+        return [entry.not_run(node, answer.problem, fix)]
     group = is_group(entry)
     # For a group check, a node only reports what it lacks; only the group can pass it.
     invalid = [
@@ -274,9 +270,7 @@ def _results(entry: ProtocolCheck, node: str, pending: PendingTask) -> Sequence[
         if each.check != entry.name or (group and each.verdict is Verdict.PASS)
     ]
     if invalid or not (answer.results or group):
-        result = entry.not_run(
-            node, node, "The check gave no valid verdict.", "Report this to the author of the check."
-        )
-        return [result.model_copy(update={"owner": Owner.NODE})]
+        fix = "Report this to the author of the check."
+        return [entry.not_run(node, "The check gave no valid verdict.", fix, owner=Owner.NODE)]
     own = {"type": entry.type, "scope": entry.scope, "severity": entry.severity}
     return [each.model_copy(update=own) for each in answer.results]

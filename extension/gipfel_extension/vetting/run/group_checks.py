@@ -7,7 +7,7 @@ from statistics import median
 from gipfel_cluster.model import one_line
 
 from ..model import CheckResult, Finding, Owner, Scope, Verdict
-from ..one_check import group_probe, is_group, time_limit
+from ..one_check import group_probe, is_group, result_of, time_limit
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
 from ..threshold import judge
@@ -74,8 +74,7 @@ class GroupChecks:
             self._builder.add([entry.not_applicable(node, reason) for node in nodes])
         elif len(nodes) < 2:
             reason = "There is no other good node to measure with."
-            not_run = [entry.not_run(node, node, reason) for node in nodes]
-            self._builder.add([each.model_copy(update={"owner": Owner.SITE}) for each in not_run])
+            self._builder.add([entry.not_run(node, reason, owner=Owner.SITE) for node in nodes])
         elif entry.scope is Scope.PAIR:
             run_pairs(self._builder, self._dispatcher, entry, spec, nodes, later_s=later_s)
         else:
@@ -96,9 +95,8 @@ class GroupChecks:
                 continue
             if node in failed and entry.scope in {Scope.PAIR, Scope.ALL}:
                 reason = "It did not take part, because it had failed other checks."
-                skipped = entry.not_run(node, node, reason)
                 # Reports don't count what only follows from another failure.
-                self._builder.add([skipped.model_copy(update={"evidence": {"consequence": True}})])
+                self._builder.add([entry.not_run(node, reason, evidence={"consequence": True})])
                 continue
             nodes.append(node)
         return nodes
@@ -122,7 +120,7 @@ class GroupChecks:
         self._builder.add([entry.not_applicable(node, reason) for node in single_gpu])
         started = time.time_ns()
         outcomes = run_groups(self._dispatcher, spec, [(node,) for node in nodes if node not in single_gpu])
-        judged = [_judged_result(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
+        judged = [_result(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
         self._builder.add(self._builder.compare(judged))
 
     def _over_all_nodes(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
@@ -134,26 +132,21 @@ class GroupChecks:
             for node in faulty:
                 self._builder.set_running(node, "")
                 if node in self._dispatcher.pool.present:
-                    self._builder.add([_failure(entry, outcome, node, started)])
+                    self._builder.add([_result(entry, outcome, node, started)])
             remaining = tuple(node for node in remaining if node not in faulty)
             if not faulty or len(remaining) < 2:
                 break
         if faulty:
             reason = "There is no measurement, because nodes were lost or failed in it."
-            self._builder.add([entry.not_run(node, node, reason) for node in remaining])
+            self._builder.add([entry.not_run(node, reason) for node in remaining])
             return
-        self._builder.add(self._builder.compare([_judged_result(entry, outcome, "", started)]))
+        self._builder.add(self._builder.compare([_result(entry, outcome, "", started)]))
 
 
-def _judged_result(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
+def _result(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
     """Return the result of a group's measurement; it counts for all nodes if `node` is empty."""
     finding = judge(_finding(outcome.answer, bool(outcome.accused)), entry.threshold, type_=entry.type)
-    return _result(entry, finding, node, started_ns, outcome.seconds)
-
-
-def _failure(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
-    finding = _finding(outcome.answer, accused=True)
-    return _result(entry, finding, node, started_ns, outcome.seconds)
+    return result_of(entry, finding, node, started_ns, outcome.seconds)
 
 
 def _finding(answer: ProbeAnswer, accused: bool) -> Finding:  # noqa: FBT001
@@ -183,28 +176,4 @@ def _finding(answer: ProbeAnswer, accused: bool) -> Finding:  # noqa: FBT001
         unit=answer.unit,
         samples=answer.samples,
         evidence=answer.evidence,
-    )
-
-
-def _result(
-    entry: ProtocolCheck, finding: Finding, node: str, started_ns: int, seconds: float
-) -> CheckResult:
-    return CheckResult(
-        check=entry.name,
-        type=entry.type,
-        scope=entry.scope,
-        subject=node or "all",
-        node=node,
-        verdict=finding.verdict,
-        reason=finding.reason,
-        fix=finding.fix,
-        measurement=finding.measurement,
-        unit=finding.unit,
-        samples=finding.samples,
-        threshold=entry.threshold.text(finding.unit) if entry.threshold else "",
-        started_ns=started_ns,
-        seconds=seconds,
-        severity=entry.severity,
-        owner=finding.owner,
-        evidence=finding.evidence,
     )

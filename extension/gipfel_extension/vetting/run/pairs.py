@@ -273,7 +273,7 @@ class _Pairs:
         if not self.rounds:
             reason = "The run's time limit was too short for a round of pairs."
             fix = "Give the run more time (--time-limit)."
-            return [self._entry.not_run(node, node, reason, fix) for node in self._state.nodes]
+            return [self._entry.not_run(node, reason, fix) for node in self._state.nodes]
         reference = self._network.reference(self._spec)
         settings = settings_with_floor(self._state.settings, self._entry, reference)
         results = conclude(self._state.model_copy(update={"settings": settings, "cut_short": self.cut_short}))
@@ -346,8 +346,7 @@ def _failed_nodes(state: PairState) -> dict[str, tuple[str, bool]]:
 def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:
     """Return the result where the image lacks a module that the probe needs."""
     reason = f"Nothing was measured: the image lacks {module}."
-    result = entry.not_run(node, node, reason, f"Install {module} in the image.")
-    return result.model_copy(update={"owner": Owner.IMAGE})
+    return entry.not_run(node, reason, f"Install {module} in the image.", owner=Owner.IMAGE)
 
 
 def _state(

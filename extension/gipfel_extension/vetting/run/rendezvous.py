@@ -90,7 +90,24 @@ class Rendezvous(Frozen):
         return None
 
 
-class CoordinatorSocket:
+class _CurveSocket:
+    """Encrypted socket with a key pair of its own."""
+
+    def __init__(self, kind: int) -> None:
+        self._context = zmq.Context()
+        self.socket: zmq.Socket[bytes] = self._context.socket(kind)
+        self._public_key, secret = zmq.curve_keypair()
+        self.socket.curve_publickey, self.socket.curve_secretkey = self._public_key, secret
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+
+    def close(self) -> None:
+        """Close the socket after half a second for pending messages."""
+        self.socket.close(linger=500)
+        self._context.term()
+
+
+class CoordinatorSocket(_CurveSocket):
     """Listening socket of the coordinator.
 
     Raises
@@ -100,13 +117,8 @@ class CoordinatorSocket:
     """
 
     def __init__(self, *, local_only: bool, node: str) -> None:
-        self._context = zmq.Context()
-        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        public, secret = zmq.curve_keypair()
+        super().__init__(zmq.ROUTER)
         self.socket.curve_server = True
-        self.socket.curve_secretkey, self.socket.curve_publickey = secret, public
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, 10_000)
         # All agents connect at once, and each connection needs a descriptor.
         self.socket.setsockopt(zmq.BACKLOG, 4096)
@@ -118,14 +130,8 @@ class CoordinatorSocket:
         except zmq.ZMQError as error:
             raise GipfelError(f"No port is available on {node}: {error}.") from error
         hosts = ("127.0.0.1",) if local_only else tuple(_names(node))
-        self.rendezvous = Rendezvous(
-            hosts=hosts, port=port, key=public.decode(), token=secrets.token_urlsafe(32)
-        )
-
-    def close(self) -> None:
-        """Close the socket after half a second for pending messages."""
-        self.socket.close(linger=500)
-        self._context.term()
+        key = self._public_key.decode()
+        self.rendezvous = Rendezvous(hosts=hosts, port=port, key=key, token=secrets.token_urlsafe(32))
 
 
 def _raise_descriptor_limit() -> None:
@@ -154,32 +160,20 @@ def _names(node: str) -> Iterable[str]:
     return good | own | doubtful
 
 
-class AgentSocket:
+class AgentSocket(_CurveSocket):
     """Socket of an agent."""
 
     def __init__(self, rendezvous: Rendezvous, host: str) -> None:
-        self._context = zmq.Context()
-        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        public, secret = zmq.curve_keypair()
+        super().__init__(zmq.DEALER)
         self.socket.curve_serverkey = rendezvous.key.encode()
-        self.socket.curve_secretkey, self.socket.curve_publickey = secret, public
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         # A fixed identity, so that the agent is recognized after a broken connection.
         self.socket.setsockopt(zmq.IDENTITY, b"A" + secrets.token_bytes(15))
         self.socket.connect(f"tcp://{host}:{rendezvous.port}")
 
     def send(self, data: bytes) -> None:
         """Send a message; drop it if the queue is full."""
-        try:
+        with contextlib.suppress(zmq.ZMQError):
             self.socket.send(data, zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return
-
-    def close(self) -> None:
-        """Close the socket after half a second for pending messages."""
-        self.socket.close(linger=500)
-        self._context.term()
 
 
 def interface_name(address: str) -> str:

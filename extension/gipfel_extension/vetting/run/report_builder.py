@@ -235,27 +235,10 @@ class ReportBuilder:
             return None
         self._written = self.changes
         report = self.report()
-        write_report(report, self.folder)
+        report.write(self.folder)
         took = time.monotonic() - started
         self._next = started + max(_WRITE_INTERVAL_S, took / _MAX_WRITE_SHARE)
         return report
-
-
-def write_report(report: VettingReport, folder: Path) -> None:
-    """Write a report into its run folder.
-
-    Raises
-    ------
-    GipfelError
-        The report can't be written.
-    """
-    try:
-        report.write(folder)
-    except OSError as error:
-        raise GipfelError(
-            f"The report can't be written to {folder}: {error.strerror}.",
-            "Set GIPFEL_RUNS to another directory.",
-        ) from error
 
 
 def failed_alone(builder: ReportBuilder) -> frozenset[str]:

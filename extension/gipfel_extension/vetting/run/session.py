@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -19,12 +20,12 @@ from ..one_check import time_limit
 from ..protocol import VettingProtocol
 from ..report import BAD_NODES, GOOD_NODES, VettingReport
 from .actions import Action, decide, resubmit, store_report
-from .agent import Agent, rendezvous_reader
+from .agent import Agent
 from .coordinator import CONNECT_LIMIT_S, SKIPPED, Coordinator
 from .dispatch import AgentPool
 from .location import Location, LocationKind
 from .rendezvous import CoordinatorSocket, Rendezvous, start_agents
-from .report_builder import EarlierRuns, ReportBuilder, write_report
+from .report_builder import EarlierRuns, ReportBuilder
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Rounds of pairs that the default time limit of a run allows for.
@@ -71,7 +72,7 @@ def run_agent(location: Location, environment: Mapping[str, str]) -> int:
     """Run the agent of a task other than the first; return the exit status."""
     folder = location.folder(environment)
     agent = Agent(
-        rendezvous_reader(location.rendezvous(folder)),
+        partial(Rendezvous.read, location.rendezvous(folder)),
         node=location.node,
         rank=location.rank,
         redundant=location.redundant,
@@ -219,13 +220,13 @@ def _finish(
             "exit_status": decision.status,
         }
     )
-    write_report(report, builder.folder)
+    report.write(builder.folder)
     notes = store_report(_without_skipped(report), environment)
     if decision.resubmit:
         outcome = resubmit(report, location, environment, max_attempts=options.resubmits)
         report = report.model_copy(update={"outcome": f"{report.outcome} {outcome}"})
     report = report.model_copy(update={"notes": (*report.notes, *notes)})
-    write_report(report, builder.folder)
+    report.write(builder.folder)
     return report
 
 
