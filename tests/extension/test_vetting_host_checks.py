@@ -12,8 +12,8 @@ import pytest
 from vetting_readings import FakeHost, FakeProbes, Readings, context, gpus
 
 from gipfel_cluster.process.tree import Process
+from gipfel_extension.telemetry.ranks import cpu_list
 from gipfel_extension.vetting.check import ProgramResult
-from gipfel_extension.vetting.checks.host import cpu_list
 from gipfel_extension.vetting.checks.storage import BLOCK_BYTES, RandomContent, file_system, temporary_file
 from gipfel_extension.vetting.model import Verdict
 from gipfel_extension.vetting.one_check import group_probe, run_check

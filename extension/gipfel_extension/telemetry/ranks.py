@@ -230,7 +230,7 @@ class RankFinder:
         """Return the NUMA node of a process's cores; None if they belong to several."""
         lines = (folder / "status").read_text(errors="replace").splitlines()
         allowed = next((line.split(":")[1] for line in lines if line.startswith("Cpus_allowed_list:")), "")
-        cores = _cores(allowed)
+        cores = cpu_list(allowed)
         return next((node for node, own in self._numa_cores.items() if cores and cores <= own), None)
 
 
@@ -252,12 +252,12 @@ def _numa_cores(folder: Path) -> dict[int, frozenset[int]]:
     found = {}
     for path in sorted(folder.glob("node[0-9]*/cpulist")):
         with suppress(OSError, ValueError):
-            found[int(path.parent.name.removeprefix("node"))] = _cores(path.read_text())
+            found[int(path.parent.name.removeprefix("node"))] = cpu_list(path.read_text())
     return found
 
 
-def _cores(text: str) -> frozenset[int]:
-    """Return the cores of a list such as ``0-3,8``."""
+def cpu_list(text: str) -> frozenset[int]:
+    """Return the cores of a list in the kernel's format, such as ``0-3,8``."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

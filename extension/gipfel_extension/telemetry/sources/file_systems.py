@@ -110,15 +110,19 @@ def read_mounts(process: Path = Path("/proc/self")) -> MountTable:
     return MountTable(())
 
 
-def parse_mountinfo(text: str) -> MountTable:
-    """Return the mounts in the text of a ``mountinfo`` file (proc_pid_mountinfo(5)); skip damaged lines."""
+def parse_mountinfo(text: str, *, virtual: bool = False) -> MountTable:
+    """Return the mounts in the text of a ``mountinfo`` file (proc_pid_mountinfo(5)); skip damaged lines.
+
+    Virtual file systems, such as proc, are only included if `virtual` is true.
+    """
     found = []
-    for line in text.splitlines():
+    # Other line breaks may be part of a path; the kernel escapes only this one.
+    for line in text.split("\n"):
         left, separator, right = line.partition(" - ")
         fields, kinds = left.split(" "), right.split(" ")
         with suppress(ValueError, IndexError):
             major, minor = map(int, fields[2].split(":"))
-            if separator and kinds[0] not in _NO_FILES:
+            if separator and (virtual or kinds[0] not in _NO_FILES):
                 found.append(Mount(_plain(fields[4]), kinds[0], _plain(kinds[1]), (major, minor)))
     return MountTable(found)
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import OneLine, pluralize
 
+from ...telemetry.ranks import cpu_list
 from ..check import CheckContext, MissingRequirement
 from ..gpus import GpuReading, ReadingError
 from ..model import Finding
@@ -99,16 +100,6 @@ class Affinity(BaseCheck):
         except (OSError, ValueError):
             # A container may hide this file; then the GPU is not judged.
             return frozenset()
-
-
-def cpu_list(text: str) -> frozenset[int]:
-    """Parse a list of CPUs in the kernel's format: ``0-3,8``."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first:
-            cpus.update(range(int(first), int(last or first) + 1))
-    return frozenset(cpus)
 
 
 class SharedMemory(BaseCheck):

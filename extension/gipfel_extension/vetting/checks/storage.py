@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import re
 import statistics
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import OneLine
 
+from ...telemetry.sources.file_systems import parse_mountinfo
 from ..check import CheckContext, MissingRequirement
 from ..model import Finding
 from ..threshold import Quantity, with_unit
@@ -29,7 +29,6 @@ _SLOW_FIX = "Storage is slow now. Wait, or raise the check's time_limit."
 _FULL_FIX = "Delete files that you don't need, or request more quota."
 _FAULT_FIX = "Don't store data there, and tell the operators."
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_MOUNT_ESCAPE = re.compile(r"\\([0-7]{3})")
 Access = Literal["read", "write"]
 
 
@@ -313,18 +312,8 @@ def _access_problem(path: Path, access: Access) -> str:
 
 def file_system(path: Path, mountinfo: str) -> str:
     """Return the type of a path's file system from ``/proc/self/mountinfo``; empty if it is not listed."""
-    real = Path(os.path.realpath(path))
-    best, kind = -1, ""
-    for line in mountinfo.split("\n"):
-        fields, _, rest = line.partition(" - ")
-        parts = fields.split(" ")
-        if len(parts) < 5 or not rest:
-            continue
-        mount_point = Path(_MOUNT_ESCAPE.sub(lambda match: chr(int(match[1], 8)), parts[4]))
-        # A later mount hides an earlier one at the same path.
-        if (real == mount_point or mount_point in real.parents) and len(mount_point.parts) >= best:
-            best, kind = len(mount_point.parts), rest.split()[0]
-    return kind
+    mount = parse_mountinfo(mountinfo, virtual=True).of_path(os.path.realpath(path))
+    return mount.kind if mount else ""
 
 
 class Quota(BaseCheck):
