@@ -3,6 +3,7 @@
 import html
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as ipw
@@ -136,14 +137,7 @@ class LaunchCell:
             return
         if request is None:
             return
-        new = new or request.new
-        request = LaunchRequest(
-            request.spec,
-            dry_run=dry_run or request.dry_run,
-            wait=False,
-            new=new,
-            kill_holders=request.kill_holders,
-        )
+        request = replace(request, dry_run=dry_run or request.dry_run, wait=False, new=new or request.new)
         self._on_thread(self._begin, request)
 
     def _on_thread(self, work: Callable[..., None], *given: object) -> None:

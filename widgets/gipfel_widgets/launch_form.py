@@ -1,5 +1,6 @@
 """Form of a launch cell: fields with defaults, and the arguments of ``%%launch`` for their values."""
 
+import json
 import os
 import shlex
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launches.allocation import granted_gpus
 from gipfel_extension.vetting.protocol_files import known_protocols
 
-from .launch_options import launch_command
+from .launch_options import json_value, launch_command
 
 _MAX_NODES = 65536
 _KINDS = {"script": "Script", "module": "Module", "notebook": "Notebook", "code": "Code below"}
@@ -41,7 +42,8 @@ class LaunchForm:
 
     def __init__(self, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
-        self._box = ipw.VBox()
+        #: The whole form.
+        self.widget = ipw.VBox()
         options = dict(options)
         kind = next((each for each in ("script", "module", "notebook") if options.get(each)), None)
         kind = kind or ("code" if options.get("code") else "script")
@@ -49,11 +51,10 @@ class LaunchForm:
         text = arguments if isinstance(arguments, str) else shlex.join(map(str, arguments))
         if not isinstance(params, str):
             params = "\n".join(f"{name}={_typed(value)}" for name, value in params.items())
-        params_text = params
         nodes = str(options.pop("nodes", environment.get("SLURM_JOB_NUM_NODES", "1")))
         min_nodes, _, most = nodes.rpartition(":")
         try:
-            self._make_program(options, kind, text, params_text)
+            self._make_program(options, kind, text, params)
             self._make_fields(options, min_nodes, most, environment)
         except (ValueError, TypeError) as error:
             raise GipfelError(f"A value does not fit its field: {error}.", "See `%launch --help`.") from None
@@ -115,11 +116,6 @@ class LaunchForm:
             ),
         }  # fmt: skip
 
-    @property
-    def widget(self) -> ipw.Widget:
-        """Form as a widget."""
-        return self._box
-
     def command_line(self) -> tuple[list[str], str]:
         """Return the arguments of ``%%launch`` for the form's values, and the code of the form (empty: none).
 
@@ -175,7 +171,7 @@ class LaunchForm:
         grid = ipw.Layout(grid_template_columns=_COLUMNS, width="100%")
         # Not an Accordion: its header can't be reached by keyboard.
         rest = [ipw.GridBox(more_fields, layout=grid)] if self.more.value else []
-        self._box.children = [self.kind, *what, ipw.GridBox(main_fields, layout=grid), self.more, *rest]
+        self.widget.children = [self.kind, *what, ipw.GridBox(main_fields, layout=grid), self.more, *rest]
 
 
 def _layout(text: str, *, typed: bool = True) -> dict[str, Any]:
@@ -223,10 +219,6 @@ def _arguments_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def _typed(value: Any) -> str:
-    import json  # noqa: PLC0415
-
-    from .launch_options import json_value  # noqa: PLC0415
-
     return value if isinstance(value, str) else json.dumps(json_value(value))
 
 

@@ -1,15 +1,15 @@
 """Launch from a notebook cell: check, start and show it; in a session that is not interactive, wait for it.
 
 `run_magic` implements ``%launch`` and ``%%launch``; `run_cell` is the part that it shares with `LaunchCell`.
-A `LaunchView` shows the launch.
+A `StaticView` or a `LaunchWidget` shows the launch.
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.directory import workload_id
@@ -19,7 +19,10 @@ from gipfel_extension.training.preflight import CheckOutcome
 
 from .launch_options import LaunchRequest, parse_line
 from .launch_static import FollowedLaunch, launch_html, launch_text
-from .output import Bundle, CellOutput, is_interactive, saved_bundle
+from .output import Bundle, CellOutput, is_interactive, saved_bundle, start_thread
+
+if TYPE_CHECKING:
+    from .launch_widget import LaunchWidget
 
 #: Status of a launch that ended before any rank was started.
 NOT_STARTED = "not started"
@@ -36,28 +39,6 @@ class LaunchFailedError(GipfelError):
 
     def _render_traceback_(self) -> list[str]:
         return [*self.traceback.rstrip().splitlines(), str(self)] if self.traceback else [str(self)]
-
-
-class LaunchView(Protocol):
-    """View of a launch: live as a widget, or static."""
-
-    def on_outcome(self, outcome: CheckOutcome) -> None:
-        """Show the result of a pre-flight check."""
-
-    def on_planned(self, launch: Launch) -> None:
-        """Show a launch that is about to be checked."""
-
-    def set_status(self, status: str, message: str) -> None:
-        """Show a status and a message of a launch that was not started."""
-
-    def follow(self, launch: Launch) -> None:
-        """Show a launch that was started."""
-
-    def static(self) -> Bundle:
-        """Return the MIME bundle to save in the notebook, which needs no kernel."""
-
-    def bundle(self) -> Bundle:
-        """Return the MIME bundle to show while the launch is running."""
 
 
 class StaticView:
@@ -105,7 +86,7 @@ class _Cancelled(Exception):  # noqa: N818 - internal
 
 
 def begin(
-    request: LaunchRequest, view: LaunchView, cancelled: threading.Event | None = None
+    request: LaunchRequest, view: "StaticView | LaunchWidget", cancelled: threading.Event | None = None
 ) -> tuple[Launch | None, bool]:
     """Check and start a launch, and let a view follow it.
 
@@ -164,7 +145,7 @@ def begin(
 
 
 def run_cell(
-    request: LaunchRequest, output: CellOutput, view: LaunchView, *, interactive: bool
+    request: LaunchRequest, output: CellOutput, view: "StaticView | LaunchWidget", *, interactive: bool
 ) -> Launch | None:
     """Execute the request of a cell, and return its launch; None after a dry run or a cancellation.
 
@@ -194,8 +175,7 @@ def run_cell(
             f"Launch {launch.folder.name} with the same options is already running, and is shown here. "
             "Use --new to start another one."
         )
-    wait = request.wait if request.wait is not None else not interactive
-    if wait:
+    if request.wait if request.wait is not None else not interactive:
         _wait(launch, view, output)
     elif interactive:
         replace_at_end(launch, view, output)
@@ -205,7 +185,7 @@ def run_cell(
     return launch
 
 
-def replace_at_end(launch: Launch, view: LaunchView, output: CellOutput) -> None:
+def replace_at_end(launch: Launch, view: "StaticView | LaunchWidget", output: CellOutput) -> None:
     """Replace the live view by a static one when the launch has ended, so that a saved notebook keeps it."""
 
     def watch() -> None:
@@ -219,7 +199,7 @@ def replace_at_end(launch: Launch, view: LaunchView, output: CellOutput) -> None
     threading.Thread(target=watch, name="gipfel-launch-end", daemon=True).start()
 
 
-def _wait(launch: Launch, view: LaunchView, output: CellOutput) -> None:
+def _wait(launch: Launch, view: "StaticView | LaunchWidget", output: CellOutput) -> None:
     shown = 0.0
     try:
         while not _ended(launch):
@@ -251,36 +231,21 @@ def _ended(launch: Launch) -> bool:
         return not launch.folder.exists()
 
 
-def _begin_on_thread(request: LaunchRequest, view: LaunchView) -> tuple[Launch | None, bool]:
+def _begin_on_thread(request: LaunchRequest, view: "StaticView | LaunchWidget") -> tuple[Launch | None, bool]:
     """Run `begin` on a thread, since it needs an event loop of its own; an interrupt cancels it."""
     cancelled = threading.Event()
-    box: list[tuple[Launch | None, bool]] = []
-    failed: list[BaseException] = []
-    work: Callable[[], Any] = lambda: box.append(begin(request, view, cancelled))  # noqa: E731
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised by the cell
-            failed.append(error)
-
-    thread = threading.Thread(target=guarded, name="gipfel-launch-start", daemon=True)
-    thread.start()
+    future = start_thread(lambda: begin(request, view, cancelled), "gipfel-launch-start")
     try:
-        while thread.is_alive():
-            thread.join(_POLL_S)
+        return future.result()
     except KeyboardInterrupt:
         cancelled.set()
-        thread.join(60)
-        if box and box[0][0] is not None:
-            number = box[0][0].folder.name
+        wait([future], 60)
+        launch = future.result()[0] if future.done() and future.exception() is None else None
+        if launch is not None:
             raise GipfelError(
-                f"Launch {number} was started before the interrupt.", "It keeps running."
+                f"Launch {launch.folder.name} was started before the interrupt.", "It keeps running."
             ) from None
         raise GipfelError("The launch was cancelled before it started.") from None
-    if failed:
-        raise failed[0]
-    return box[0]
 
 
 def _working_directory() -> Path:
@@ -310,7 +275,7 @@ def run_magic(shell: Any, line: str, cell: str = "") -> None:
     variables["_launch"] = launched
 
 
-def view_for(*, interactive: bool) -> LaunchView:
+def view_for(*, interactive: bool) -> "StaticView | LaunchWidget":
     """Return a live view for an interactive session, else a static one."""
     if not interactive:
         return StaticView()

@@ -249,7 +249,7 @@ def run_workload(name: str, seconds: float, progress: Callable[[str], None] = la
     """
     if name not in WORKLOADS:
         raise GipfelError(f"There is no workload {name!r}.", f"Choose one of {', '.join(WORKLOADS)}.")
-    what, turn = ("sleep", _sleep) if name == "sleep" else _matmul()
+    what, turn = ("sleep", _sleep) if name == "sleep" else _matmul_on_gpu() or _matmul_on_cpu()
     started = reported = time.monotonic()
     turns = 0
     progress(f"{what}: 0 of {seconds:g} s")
@@ -266,10 +266,6 @@ def run_workload(name: str, seconds: float, progress: Callable[[str], None] = la
 
 def _sleep(seconds: float) -> None:
     time.sleep(min(_TURN_S, max(0.0, seconds)))
-
-
-def _matmul() -> tuple[str, Callable[[float], object]]:
-    return _matmul_on_gpu() or _matmul_on_cpu()
 
 
 def _matmul_on_gpu() -> tuple[str, Callable[[float], object]] | None:

@@ -5,14 +5,16 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anywidget
 
 from gipfel_cluster.model import GipfelError
 
 Bundle = dict[str, Any]
+Result = TypeVar("Result")
 #: MIME type for which the labextension's renderer of saved widgets is registered.
 LIVE = "application/vnd.gipfel.live+json"
 
@@ -75,11 +77,7 @@ class ViewOutput:
 
 def is_interactive() -> bool:
     """Return whether the frontend supports input, unlike papermill."""
-    try:
-        from IPython.core.getipython import get_ipython  # noqa: PLC0415 - a script has none
-    except ImportError:
-        return False
-    kernel = getattr(get_ipython(), "kernel", None)
+    kernel = _kernel()
     if kernel is None:
         return False
     try:
@@ -89,52 +87,53 @@ def is_interactive() -> bool:
     return content.get("allow_stdin") is True
 
 
-class CellOutput:
+class CellOutput(ViewOutput):
     """The output of a cell; each new one replaces the previous one."""
-
-    def __init__(self) -> None:
-        self._shown = ViewOutput()
 
     def show(self, bundle: Bundle) -> None:
         """Show the output, replacing the previous one."""
         if not in_notebook():
             sys.stdout.write(bundle["text/plain"] + "\n")
-        elif self._shown:
-            self._shown.replace(bundle)
+        elif self:
+            self.replace(bundle)
         else:
-            self._shown.show(bundle)
+            super().show(bundle)
 
 
 def in_notebook() -> bool:
     """Return whether the code runs in a kernel, whose outputs are part of a notebook."""
+    return _kernel() is not None
+
+
+def _kernel() -> Any:
     try:
         from IPython.core.getipython import get_ipython  # noqa: PLC0415 - a script has none
     except ImportError:
-        return False
-    return getattr(get_ipython(), "kernel", None) is not None
+        return None
+    return getattr(get_ipython(), "kernel", None)
 
 
-def run_sync(work: Callable[[], Any]) -> Any:
+def run_sync(work: Callable[[], Result]) -> Result:
     """Run a function that starts an event loop, even in a kernel's thread, where one is running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return work()
-    box: list[Any] = []
-    failed: list[BaseException] = []
+    return start_thread(work, "gipfel-run_sync").result()
+
+
+def start_thread(work: Callable[[], Result], name: str) -> "Future[Result]":
+    """Run a function on a thread that does not keep the process alive; return its result as a future."""
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            box.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it was requested
-            failed.append(error)
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is requested
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="gipfel-run_sync", daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return box[0]
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class LiveWidget(anywidget.AnyWidget):

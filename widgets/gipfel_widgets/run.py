@@ -67,7 +67,7 @@ class KernelRun:
         return str(self.path)
 
 
-def present_run(environment: Mapping[str, str] | None = None) -> KernelRun | None:
+def present_run() -> KernelRun | None:
     """Return the run that this kernel belongs to, from ``$GIPFEL_RUN`` and ``$GIPFEL_SOCKETS``.
 
     Returns
@@ -75,11 +75,10 @@ def present_run(environment: Mapping[str, str] | None = None) -> KernelRun | Non
     KernelRun or None
         None outside of a run, or if its folder no longer exists.
     """
-    environment = os.environ if environment is None else environment
-    given = environment.get("GIPFEL_RUN")
+    given = os.environ.get("GIPFEL_RUN")
     if not given or not Path(given).is_dir():
         return None
-    sockets = environment.get("GIPFEL_SOCKETS")
+    sockets = os.environ.get("GIPFEL_SOCKETS")
     return KernelRun(RunFolder(Path(given)), Path(sockets) if sockets else None)
 
 
@@ -89,9 +88,7 @@ def run_at(path: Path, environment: Mapping[str, str] | None = None) -> KernelRu
     return KernelRun(RunFolder(path), live_sockets(path, node_name(environment)))
 
 
-def create_run(
-    source: str, interval: float | None, environment: Mapping[str, str] | None = None
-) -> KernelRun:
+def create_run(source: str, interval: float | None) -> KernelRun:
     """Create a run folder ``measure-<pid>-<time>`` with its record, and a directory for sockets in ``/tmp``.
 
     Raises
@@ -99,11 +96,10 @@ def create_run(
     GipfelError
         The run folder can't be created.
     """
-    environment = os.environ if environment is None else environment
-    node = node_name(environment)
+    node = node_name(os.environ)
     # Milliseconds: a kernel may measure twice within a second, and each measurement has its own record.
     job_id = f"{os.getpid()}-{time.time_ns() // 1_000_000}"
-    folder = RunFolder.create(runs_root(dict(environment)), "measure", job_id)
+    folder = RunFolder.create(runs_root(dict(os.environ)), "measure", job_id)
     folder.write_record(
         {
             "schema": 1,
@@ -115,7 +111,7 @@ def create_run(
             "nodes": [node],
             "source": source,
             "interval": interval,
-            "beside": environment.get("GIPFEL_RUN"),
+            "beside": os.environ.get("GIPFEL_RUN"),
             "edf": None,
             "edf_digest": None,
         }

@@ -17,7 +17,7 @@ import traitlets
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import RunFolder, runs_root
-from gipfel_extension.vetting.grid import VettingGrid, grid_html, make_grid
+from gipfel_extension.vetting.grid import grid_html, make_grid
 from gipfel_extension.vetting.protocol_files import find_protocol
 from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.report_display import ReportFile, vet_argv
@@ -106,10 +106,10 @@ class Vetting(LiveWidget):
         super().close()
 
     def _bundle(self) -> dict[str, Any]:
-        grid = _static(self.report)
-        if grid is None:
+        if self.report is None:
             found: dict[str, Any] = {"text/plain": self.message}
         else:
+            grid = make_grid(self.report, max_rows=_MAX_ROWS)
             found = {"text/plain": f"Vetting: {grid.heading}", "text/html": grid_html(grid)}
         if not self._ended.is_set():
             found |= widget_bundle(self.model_id)
@@ -191,8 +191,11 @@ def _run(argv: Sequence[str], run: Path, view: Vetting, timeout: float | None) -
             stderr=log,
             start_new_session=True,
         )
+        early = False
         try:
-            early = not _wait(process, timeout)
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            early = True
         finally:
             _end(process)
             view.refresh()
@@ -201,15 +204,6 @@ def _run(argv: Sequence[str], run: Path, view: Vetting, timeout: float | None) -
         text = log.read().decode(errors="replace")
     lines = [one_line(line).removeprefix("gipfel: ") for line in text.splitlines() if line.strip()]
     return early, lines[-1] if lines else ""
-
-
-def _wait(process: "subprocess.Popen[bytes]", timeout: float | None) -> bool:
-    """Return whether the process ended by itself."""
-    try:
-        process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -254,10 +248,6 @@ def _folder(run: KernelRun | Path | str | None) -> Path:
     if present is None:
         raise GipfelError("This kernel belongs to no run.", "Name a run folder, or call vet().")
     return present.path
-
-
-def _static(report: VettingReport | None) -> VettingGrid | None:
-    return None if report is None else make_grid(report, max_rows=_MAX_ROWS)
 
 
 def _display_view(view: Vetting) -> None:
