@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from .messages import BREAKS, GipfelError, one_line, pluralize, printable
 
@@ -18,6 +18,7 @@ __all__ = [
     "OneLine",
     "check_command",
     "check_variables",
+    "first_problem",
     "one_line",
     "pluralize",
     "printable",
@@ -53,6 +54,12 @@ def _unbroken(value: str) -> str:
 #: A string without line breaks and control characters, which is safe in a script, a page or an argument.
 OneLine = Annotated[str, AfterValidator(_unbroken)]
 NodeName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return key and message of the first error, without the value, which may be long or secret."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
 
 
 def check_command(argv: Sequence[str], max_bytes: int) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -12,12 +13,13 @@ from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_server.utils import ApiPath, to_os_path
 from pydantic import ValidationError
 from tornado import web
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.model import Frozen, GipfelError, first_problem
 
 from ..server.telemetry import ServerTelemetry
 
@@ -47,8 +49,8 @@ def route(method: _Method) -> _Method:
     return protected
 
 
-class GipfelRouteHandler(APIHandler):
-    """JSON route with access to the server's telemetry."""
+class _Request(JupyterHandler):
+    """What routes and websockets read: the server's telemetry, and the query."""
 
     auth_resource = AUTH_RESOURCE
 
@@ -57,6 +59,36 @@ class GipfelRouteHandler(APIHandler):
         """Run, recorders and feed of this server."""
         found: ServerTelemetry = self.settings["gipfel"]
         return found
+
+    def query_as(self, model: type[_Body], **repeated: str) -> _Body:
+        """Return the request's query as a frozen model; if a name repeats, the last value counts.
+
+        Unknown names are ignored, because JupyterLab adds the time to the query to prevent caching.
+
+        Parameters
+        ----------
+        repeated
+            Fields of several values, each with the name that the query repeats for it.
+
+        Raises
+        ------
+        GipfelError
+            The query is not valid for the model.
+        """
+        given = self.request.query_arguments
+        single = (model.model_fields.keys() & given.keys()) - repeated.keys()
+        query: dict[str, Any] = {name: self.get_query_argument(name) for name in single}
+        query |= {
+            field: tuple(self.get_query_arguments(name)) for field, name in repeated.items() if name in given
+        }
+        try:
+            return model.model_validate(query)
+        except ValidationError as error:
+            raise invalid("query", error) from error
+
+
+class GipfelRouteHandler(_Request, APIHandler):
+    """JSON route with access to the server's telemetry."""
 
     def body_as(self, model: type[_Body]) -> _Body:
         """Return the request's body as a frozen model.
@@ -69,30 +101,22 @@ class GipfelRouteHandler(APIHandler):
         try:
             return model.model_validate_json(self.request.body)
         except ValidationError as error:
-            raise _invalid(error) from error
+            raise invalid("request", error) from error
 
-    def query_as(self, model: type[_Body]) -> _Body:
-        """Return the request's query as a frozen model; if a name repeats, the last value counts.
-
-        Unknown names are ignored, because JupyterLab adds the time to the query to prevent caching.
-
-        Raises
-        ------
-        GipfelError
-            The query is not valid for the model.
-        """
-        names = model.model_fields.keys() & self.request.query_arguments.keys()
-        query = {name: self.get_query_argument(name) for name in names}
-        try:
-            return model.model_validate(query)
-        except ValidationError as error:
-            raise _invalid(error) from error
+    async def send_pieces(self, read: Callable[[], bytes], content_type: str, name: str = "") -> None:
+        """Send what `read` returns, up to its first empty piece; with a name as a download."""
+        self.set_header("Content-Type", content_type)
+        if name:
+            self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        while piece := await asyncio.to_thread(read):
+            self.write(piece)
+            await self.flush()
+        self.finish(set_content_type=content_type)
 
 
-class GipfelSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
+class GipfelSocketHandler(WebSocketMixin, WebSocketHandler, _Request):
     """Websocket that sends the messages of a subclass to an authenticated and authorized user."""
 
-    auth_resource = AUTH_RESOURCE
     _sending: asyncio.Task[None] | None = None
 
     def set_default_headers(self) -> None:
@@ -142,7 +166,27 @@ class GipfelSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             return
 
 
-def _invalid(error: ValidationError) -> GipfelError:
-    first: dict[str, Any] = dict(error.errors()[0])
-    field = ".".join(str(part) for part in first["loc"])
-    return GipfelError(one_line(f"The request is not valid: {field} {first['msg']}."))
+def below_root(handler: JupyterHandler, path: str) -> Path:
+    """Return the file or directory of an API path.
+
+    Raises
+    ------
+    GipfelError
+        The path is not below the server's root directory.
+    """
+    if "\0" in path or ".." in Path(path).parts:
+        raise GipfelError(
+            "This path is not below the server's root directory.", "Choose one in the file browser."
+        )
+    return Path(to_os_path(ApiPath(path), str(root_directory(handler))))
+
+
+def root_directory(handler: JupyterHandler) -> Path:
+    """Return the server's root directory."""
+    contents: Any = handler.contents_manager
+    return Path(getattr(contents, "root_dir", ".")).resolve()
+
+
+def invalid(what: str, error: ValidationError) -> GipfelError:
+    """Return the error of a query or body that is not valid."""
+    return GipfelError(f"The {what} is not valid: {' '.join(first_problem(error))}.")

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_server.base.handlers import JupyterHandler
-from jupyter_server.utils import ApiPath, to_os_path
-
 from gipfel_cluster.edf.lookup import list_edfs
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import runs_root
@@ -32,7 +29,7 @@ from ..training.batch.submitted import (
 from ..training.papermill.notebook_file import read_notebook
 from ..training.papermill.parameters import has_parameters_cell, known_parameters
 from ..training.results.result import MAX_BYTES
-from .base import GipfelRouteHandler, route
+from .base import GipfelRouteHandler, below_root, root_directory, route
 
 
 class BatchFormRouteHandler(GipfelRouteHandler):
@@ -41,7 +38,7 @@ class BatchFormRouteHandler(GipfelRouteHandler):
     @route
     async def get(self) -> None:
         """Send the parameters of the notebook ``path``, and the available schedulers and EDFs."""
-        path = _file_of(self, self.get_query_argument("path"))
+        path = below_root(self, self.get_query_argument("path"))
         form = await asyncio.to_thread(_form, path)
         self.finish(form | {"edf": await self._edf()})
 
@@ -68,7 +65,7 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
     async def post(self) -> None:
         """Submit the notebook and send its job ID."""
         request = self.body_as(BatchRequest)
-        notebook, output = _file_of(self, request.path), _file_of(self, request.output)
+        notebook, output = below_root(self, request.path), below_root(self, request.output)
         options = NotebookOptions(
             notebook=notebook,
             output=output,
@@ -157,27 +154,6 @@ def _schedulers(submissions: list[SubmittedNotebook]) -> dict[str, Scheduler]:
         except GipfelError:
             continue
     return found
-
-
-def _file_of(handler: GipfelRouteHandler, path: str) -> Path:
-    """Return the file of an API path.
-
-    Raises
-    ------
-    GipfelError
-        The path is not below the server's root directory.
-    """
-    if "\0" in path or ".." in Path(path).parts:
-        raise GipfelError(
-            "This path is not below the server's root directory.", "Choose a file in the file browser."
-        )
-    return Path(to_os_path(ApiPath(path), str(root_directory(handler))))
-
-
-def root_directory(handler: JupyterHandler) -> Path:
-    """Return the server's root directory."""
-    contents: Any = handler.contents_manager
-    return Path(getattr(contents, "root_dir", ".")).resolve()
 
 
 def _job(submission: SubmittedNotebook, views: list[TaskView], root: Path) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..server.launches import (
     LogPosition,
@@ -24,7 +25,7 @@ from ..training.launch import Launch
 from ..training.launch import launch as start_launch
 from ..training.launch_summary import RankFileKind, flight_recorder_lines
 from ..training.launches.requests import LookRequest, request_dumps, request_look
-from .base import GipfelRouteHandler, route
+from .base import GipfelRouteHandler, invalid, root_directory, route
 
 _PIECE = 1 << 20
 _CONTENTS = {"svg": "image/svg+xml", "txt": "text/plain; charset=utf-8", "json": "application/json"}
@@ -105,8 +106,8 @@ class LaunchActionRouteHandler(GipfelRouteHandler):
         request = self.body_as(LaunchRequest)
         launch = await asyncio.to_thread(find_launch, request.launch, os.environ)
         if action == "notebook":
-            root = Path(getattr(self.contents_manager, "root_dir", "."))
-            self.finish({"path": await asyncio.to_thread(executed_notebook, launch, root)})
+            path = await asyncio.to_thread(executed_notebook, launch, root_directory(self))
+            self.finish({"path": path})
         elif action == "stop":
             await asyncio.to_thread(launch.stop)
             self.finish({"launch": request.launch})
@@ -156,17 +157,12 @@ class LookFileRouteHandler(GipfelRouteHandler):
         launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
         file, name = await asyncio.to_thread(open_look_file, launch, query.id, query.rank)
         content = _CONTENTS.get(name.rpartition(".")[2], "application/octet-stream")
-        self.set_header("Content-Type", content)
         # The file contains names of functions from the user's program, so forbid scripts and loading.
         self.set_header("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'")
-        if not name.endswith((".svg", ".txt")):
-            whole = f"launch-{launch.folder.name}-{query.id}-{name}"
-            self.set_header("Content-Disposition", f'attachment; filename="{whole}"')
+        shown = name.endswith((".svg", ".txt"))
+        download = "" if shown else f"launch-{launch.folder.name}-{query.id}-{name}"
         with file:
-            while piece := await asyncio.to_thread(file.read, _PIECE):
-                self.write(piece)
-                await self.flush()
-        self.finish(set_content_type=content)
+            await self.send_pieces(partial(file.read, _PIECE), content, download)
 
 
 class LaunchFileRouteHandler(GipfelRouteHandler):
@@ -179,20 +175,15 @@ class LaunchFileRouteHandler(GipfelRouteHandler):
         try:
             query = FileQuery.model_validate(values)
         except ValidationError as error:
-            raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
+            raise invalid("query", error) from error
         launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
         file = await asyncio.to_thread(open_rank_file, launch, kind, int(query.rank))
         name = f"launch-{launch.folder.name}-{kind}-rank-{query.rank}"
         suffix, content = (
             (".json", "application/json") if kind == "trace" else ("", "application/octet-stream")
         )
-        self.set_header("Content-Type", content)
-        self.set_header("Content-Disposition", f'attachment; filename="{name}{suffix}"')
         with file:
-            while piece := await asyncio.to_thread(file.read, _PIECE):
-                self.write(piece)
-                await self.flush()
-        self.finish(set_content_type=content)
+            await self.send_pieces(partial(file.read, _PIECE), content, f"{name}{suffix}")
 
 
 def _log(request: LogRequest) -> dict[str, Any]:

@@ -3,18 +3,17 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from jupyter_server.base.handlers import JupyterHandler
-from pydantic import Field, ValidationError
+from pydantic import Field
 from tornado import web
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.runs import runs_root
 from gipfel_cluster.workloads.run_folders import (
-    RunNotes,
     Tag,
     change_notes,
     check_jobs,
@@ -84,16 +83,7 @@ class RunTableRouteHandler(GipfelRouteHandler):
     @route
     async def get(self) -> None:
         """Send the last rows of the table in its order."""
-        given = {name: self.get_query_argument(name, None) for name in ("sort", "descending", "limit")}
-        try:
-            query = TableQuery.model_validate(
-                {
-                    **{name: value for name, value in given.items() if value is not None},
-                    "conditions": tuple(self.get_query_arguments("filter")),
-                }
-            )
-        except ValidationError as error:
-            raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
+        query = self.query_as(TableQuery, conditions="filter")
         self.finish({"runs": await asyncio.to_thread(_rows, query)})
 
 
@@ -105,11 +95,8 @@ class RunNotesRouteHandler(GipfelRouteHandler):
         """Change the notes and send all of them."""
         request = self.body_as(NotesRequest)
         changes = request.model_dump(exclude={"run"}, exclude_none=True)
-
-        def change() -> RunNotes:
-            return change_notes(find_folder(request.run, runs_root(dict(os.environ))), changes)
-
-        self.finish((await asyncio.to_thread(change)).model_dump(mode="json"))
+        notes = await asyncio.to_thread(change_notes, await _folder(request.run), changes)
+        self.finish(notes.model_dump(mode="json"))
 
 
 class RunComparisonRouteHandler(GipfelRouteHandler):
@@ -171,7 +158,7 @@ class RunReportRouteHandler(GipfelRouteHandler):
     async def get(self, name: str) -> None:
         """Send the page of ``gipfel report``."""
         try:
-            folder = await asyncio.to_thread(find_folder, name, runs_root(dict(os.environ)))
+            folder = await _folder(name)
         except GipfelError as error:
             raise web.HTTPError(404, str(error)) from error
         page = await _reports.page(folder, self.base_url)
@@ -229,27 +216,6 @@ class CompareQuery(Frozen):
     second: OneLine = ""
 
 
-class _TimeRangeHandler(GipfelRouteHandler):
-    def query_as(self, model: type[Any], *names: str) -> Any:
-        """Return the query as a frozen model.
-
-        Raises
-        ------
-        GipfelError
-            The query is not valid for the model.
-        """
-        values: dict[str, Any] = {name: self.get_query_argument(name, None) for name in names}
-        values = {name: value for name, value in values.items() if value is not None}
-        if "gpus" in model.model_fields:
-            values["gpus"] = tuple(self.get_query_arguments("gpu"))
-            values["gauges"] = tuple(self.get_query_arguments("gauge"))
-        try:
-            return model.model_validate(values)
-        except ValidationError as error:
-            why = error.errors()[0]["msg"]
-            raise GipfelError(one_line(f"The query is not valid: {why}.")) from error
-
-
 class RunsRouteHandler(GipfelRouteHandler):
     """``GET``: runs of the user, the newest first."""
 
@@ -259,14 +225,14 @@ class RunsRouteHandler(GipfelRouteHandler):
         self.finish({"runs": await self.telemetry.runs()})
 
 
-class RangeRouteHandler(_TimeRangeHandler):
+class RangeRouteHandler(GipfelRouteHandler):
     """``GET``: figures and events of a time range of a run."""
 
     @route
     async def get(self) -> None:
         """Send the same figures as the stream; long time ranges are drawn from summaries."""
-        query = self.query_as(TimeRangeQuery, "run", "since", "until", "last")
-        view = self.query_as(View, "dark", "metric")
+        query = self.query_as(TimeRangeQuery)
+        view = self.query_as(View, gpus="gpu", gauges="gauge")
         folder = await self.telemetry.run_named(query.run)
 
         def answer() -> str:
@@ -274,29 +240,28 @@ class RangeRouteHandler(_TimeRangeHandler):
             return json.dumps(found, allow_nan=False)
 
         text = await asyncio.to_thread(answer)
-        self.set_header("Content-Type", "application/json")
         self.finish(text)
 
 
-class ScoreRouteHandler(_TimeRangeHandler):
+class ScoreRouteHandler(GipfelRouteHandler):
     """``GET``: score of a time range of a run."""
 
     @route
     async def get(self) -> None:
         """Send the document of ``gipfel score --json``."""
-        query = self.query_as(TimeRangeQuery, "run", "since", "until", "last")
+        query = self.query_as(TimeRangeQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(lambda: query.open(folder).document()))
 
 
-class CompareRouteHandler(_TimeRangeHandler):
+class CompareRouteHandler(GipfelRouteHandler):
     """``GET``: two runs side by side."""
 
     @route
     async def get(self) -> None:
         """Send the differences in score, losses and the user's metrics, and a figure of both runs."""
-        query = self.query_as(CompareQuery, "first", "second")
-        view = self.query_as(View, "dark")
+        query = self.query_as(CompareQuery)
+        view = self.query_as(View, gpus="gpu", gauges="gauge")
         folders = [await self.telemetry.run_named(name) for name in (query.first, query.second)]
 
         def answer() -> str:
@@ -313,27 +278,19 @@ class CompareRouteHandler(_TimeRangeHandler):
             return json.dumps(found, allow_nan=False)
 
         text = await asyncio.to_thread(answer)
-        self.set_header("Content-Type", "application/json")
         self.finish(text)
 
 
-class DownloadRouteHandler(_TimeRangeHandler):
+class DownloadRouteHandler(GipfelRouteHandler):
     """``GET``: samples or image of a time range, as a download."""
 
     @route
     async def get(self, kind: str) -> None:
         """Send the file in chunks."""
-        query = self.query_as(TimeRangeQuery, "run", "since", "until", "last")
+        query = self.query_as(TimeRangeQuery)
         folder = await self.telemetry.run_named(query.run)
         time_range = await asyncio.to_thread(query.open, folder)
-        self.set_header("Content-Type", CONTENT_TYPES[kind])
-        self.set_header("Content-Disposition", f'attachment; filename="{folder.name}.{kind}"')
         pieces = export_content(time_range, kind)
-        while piece := await asyncio.to_thread(_joined, pieces):
-            self.write(piece)
-            await self.flush()
-        self.finish()
-
-
-def _joined(pieces: Iterator[bytes]) -> bytes:
-    return b"".join(piece for _, piece in zip(range(_PIECES), pieces, strict=False))
+        await self.send_pieces(
+            lambda: b"".join(islice(pieces, _PIECES)), CONTENT_TYPES[kind], f"{folder.name}.{kind}"
+        )

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_server.base.handlers import JupyterHandler
 from pydantic import ValidationError
 from tornado import web
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.runs import runs_root
 
 from ..server.analysis import (
@@ -22,33 +21,11 @@ from ..server.analysis import (
     write_sharing,
 )
 from ..server.broadcast import Page, absent_status
-from ..server.telemetry import ServerTelemetry
 from ..server.views import View
 from .base import GipfelRouteHandler, GipfelSocketHandler, route
 
 _MAX_BYTES = 16_384
 _WINDOW_S = 600.0
-
-
-def parse_view(handler: JupyterHandler) -> View:
-    """Return the view in a request's query.
-
-    Raises
-    ------
-    GipfelError
-        A value is not a number or is out of range.
-    """
-    query = handler.request.query_arguments
-    values: dict[str, Any] = {
-        name: handler.get_query_argument(name) for name in ("window", "dark", "metric") if name in query
-    }
-    values["gpus"] = tuple(handler.get_query_arguments("gpu"))
-    values["gauges"] = tuple(handler.get_query_arguments("gauge"))
-    try:
-        return View.model_validate(values)
-    except ValidationError as error:
-        why = error.errors()[0]["msg"]
-        raise GipfelError(one_line(f"The query is not valid: {why}."), "Use window=600.") from error
 
 
 class SaturationRouteHandler(GipfelRouteHandler):
@@ -57,7 +34,7 @@ class SaturationRouteHandler(GipfelRouteHandler):
     @route
     async def get(self) -> None:
         """Send figures and status."""
-        view = parse_view(self)
+        view = self.query_as(View, gpus="gpu", gauges="gauge")
         _, broadcast = await self.telemetry.ensure_started()
         drawn = await broadcast.draw(view)
         self.finish({"figures": drawn.figures, "status": broadcast.status})
@@ -71,7 +48,7 @@ class SaturationStreamRouteHandler(GipfelSocketHandler):
     def parse_query(self) -> None:
         """Parse the first view."""
         try:
-            self._page = Page(parse_view(self))
+            self._page = Page(self.query_as(View, gpus="gpu", gauges="gauge"))
         except GipfelError as error:
             raise web.HTTPError(400, "%s", error) from error
 
@@ -87,9 +64,8 @@ class SaturationStreamRouteHandler(GipfelSocketHandler):
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the messages of the broadcast."""
-        telemetry: ServerTelemetry = self.settings["gipfel"]
         try:
-            _, broadcast = await telemetry.ensure_started()
+            _, broadcast = await self.telemetry.ensure_started()
             async for message in broadcast.messages(self._page):
                 yield message
         except GipfelError as error:

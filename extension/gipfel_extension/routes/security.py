@@ -88,6 +88,9 @@ class SaveEnvironmentRouteHandler(GipfelRouteHandler):
 class KeptVerdictsRouteHandler(GipfelRouteHandler):
     """``POST``: the cached verdicts of files that were scanned before; nothing is scanned."""
 
+    #: A file browser that refreshes does not count as use of the server.
+    _track_activity = False
+
     @route
     async def post(self) -> None:
         """Send the verdicts by path."""
@@ -103,21 +106,18 @@ class KeptVerdictsRouteHandler(GipfelRouteHandler):
                 continue
         return kept_verdicts(found, os.environ)
 
-    def update_api_activity(self) -> None:
-        """Do nothing: a file browser that refreshes does not count as use of the server."""
-
 
 class SharedSecurityRouteHandler(GipfelRouteHandler):
     """``GET``: this job's security for operators: numbers and fixed words, no names of files or hosts."""
+
+    #: The hub's page does not count as use of the server.
+    _track_activity = False
 
     @route
     async def get(self) -> None:
         """Send these numbers."""
         run, _ = await self.telemetry.ensure_started()
         self.finish(await asyncio.to_thread(shared_security, run.folder.path, os.environ))
-
-    def update_api_activity(self) -> None:
-        """Do nothing: the hub's page does not count as use of the server."""
 
 
 class EndNetworkRouteHandler(GipfelRouteHandler):

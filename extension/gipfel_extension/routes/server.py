@@ -29,8 +29,8 @@ from ..telemetry.files import read_json
 from ..telemetry.prometheus_text import CONTENT_TYPE, JobLabels, prometheus_text
 from ..telemetry.sample import SampleTable
 from ..training.papermill.notebook_file import MAX_NOTEBOOK_BYTES
-from .base import GipfelRouteHandler, GipfelSocketHandler, route
-from .batch import batch_jobs, root_directory
+from .base import GipfelRouteHandler, GipfelSocketHandler, root_directory, route
+from .batch import batch_jobs
 from .workloads import list_services, other_workloads
 
 #: Seconds of samples in the score of `MetricsRouteHandler`.
@@ -73,6 +73,9 @@ class RunRouteHandler(GipfelRouteHandler):
 class MetricsRouteHandler(GipfelRouteHandler):
     """``GET``: the newest samples of all GPUs and hosts, and the score of the last minute."""
 
+    #: Scraping does not count as use of the server.
+    _track_activity = False
+
     @route
     async def get(self) -> None:
         """Send metrics in Prometheus text format."""
@@ -83,9 +86,6 @@ class MetricsRouteHandler(GipfelRouteHandler):
             cached = (time.monotonic(), await asyncio.to_thread(_text, run, table))
             self.settings["gipfel_metrics"] = cached
         self.finish(cached[1], set_content_type=CONTENT_TYPE)
-
-    def update_api_activity(self) -> None:
-        """Do nothing: scraping does not count as use of the server."""
 
 
 def _text(run: CurrentRun, table: SampleTable) -> str:

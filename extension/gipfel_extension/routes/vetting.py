@@ -3,12 +3,11 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from jupyter_server.utils import ApiPath, to_os_path
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..server.vetting import (
     MAX_BYTES,
@@ -20,7 +19,7 @@ from ..server.vetting import (
     save_protocol,
 )
 from ..vetting.history import has_consent, set_consent
-from .base import GipfelRouteHandler, route
+from .base import GipfelRouteHandler, below_root, route
 
 
 class ProtocolReference(Frozen):
@@ -80,14 +79,7 @@ class _VettingHandler(GipfelRouteHandler):
         GipfelError
             The path is not below the server's root directory, or is not a directory.
         """
-        contents: Any = self.contents_manager
-        root = Path(getattr(contents, "root_dir", ".")).resolve()
-        if "\0" in directory or ".." in Path(directory).parts:
-            raise GipfelError(
-                "This directory is not below the server's root directory.",
-                "Open a notebook from the file browser.",
-            )
-        folder = Path(to_os_path(ApiPath(directory), str(root)))
+        folder = below_root(self, directory)
         try:
             found = folder.is_dir()
         except OSError as error:  # the name is too long
@@ -106,11 +98,7 @@ class VettingRouteHandler(_VettingHandler):
     @route
     async def get(self) -> None:
         """Send the state, and the grid unless the page has this version."""
-        values = {name: self.get_query_argument(name, None) for name in VettingQuery.model_fields}
-        try:
-            query = VettingQuery.model_validate({n: v for n, v in values.items() if v is not None})
-        except ValidationError as error:
-            raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
+        query = self.query_as(VettingQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await self.vetting.view(folder, known=query.known, rows=query.rows))
 

@@ -126,13 +126,13 @@ def _vetted(folder: Path) -> dict[str, Vetted]:
     return {**good, **dict.fromkeys(report.bad_nodes, "fail")}
 
 
-class CommunicationQuery(JobQuery):
-    """Run of the page, and whether its theme is dark."""
+class DarkQuery(JobQuery):
+    """Run and launch, and whether the figure is drawn for a dark page."""
 
     dark: bool = False
 
 
-def communication_document(folder: Path, query: CommunicationQuery) -> dict[str, Any]:
+def communication_document(folder: Path, query: DarkQuery) -> dict[str, Any]:
     """Return the content of a `job_responses.JobCommunication`; may take seconds."""
     launch = launch_folder(folder, query.launch)
     source = folder if launch is None else launch
@@ -192,13 +192,7 @@ def network_document(folder: Path) -> dict[str, Any]:
     return document.model_dump(mode="json")
 
 
-class CheckpointsQuery(JobQuery):
-    """Run of the page, and the theme of the figure."""
-
-    dark: bool = False
-
-
-def checkpoints_document(folder: Path, query: CheckpointsQuery) -> dict[str, Any]:
+def checkpoints_document(folder: Path, query: DarkQuery) -> dict[str, Any]:
     """Return up to 500 checkpoints of a run's launches, and their cost.
 
     Raises
