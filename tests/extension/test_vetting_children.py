@@ -100,27 +100,3 @@ def _of(runs: str) -> list[str]:
         except OSError:
             continue
     return found
-
-
-def test_what_a_killed_check_left_goes_when_the_next_one_starts(tmp_path: Path) -> None:
-    killer = tmp_path / "python"
-    killer.write_text("#!/bin/sh\nkill -9 $PPID\n")
-    killer.chmod(0o755)
-    check = (
-        "import os, sys; from gipfel_extension.vetting.run.worker import check_locally\n"
-        "check_locally({'name': 'c', 'type': sys.argv[1]}, node='n', gpus=0, python=sys.argv[2],"
-        " environment=os.environ)"
-    )
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-
-    def run(kind: str) -> int:
-        argv = [sys.executable, "-c", check, kind, str(killer)]
-        return subprocess.run(argv, env={**os.environ, "TMPDIR": str(temporary)}, check=False).returncode
-
-    assert run("container") == -signal.SIGKILL
-    (left,) = temporary.iterdir()
-    hour_ago = time.time() - 3600
-    os.utime(left, (hour_ago, hour_ago))
-    assert run("host_memory") == 0
-    assert list(temporary.iterdir()) == []

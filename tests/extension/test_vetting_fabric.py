@@ -58,7 +58,7 @@ def _run(
     pool = AgentPool(listener, builder.nodes)
     links = {node: AgentSocket(listener.rendezvous, "127.0.0.1") for node in builder.nodes}
     for node, link in links.items():
-        hello = Hello(token=listener.rendezvous.token, node=node, address="127.0.0.1", pid=1, gpus=4)
+        hello = Hello(token=listener.rendezvous.token, node=node, address="127.0.0.1", gpus=4)
         link.send(hello.model_dump_json().encode())
     ranks_of: set[int] = set()
     asked: Counter[str] = Counter()

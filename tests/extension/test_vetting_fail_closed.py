@@ -28,17 +28,17 @@ def vetnode(text: str) -> ProtocolCheck:
     return parse_protocol(f"evals:\n- name: e\n  type: vetnode.evaluations.{text}").checks[0]
 
 
-def test_1_a_check_that_raises_or_whose_host_is_unreachable(tmp_path):
+def test_1_a_check_that_raises_or_whose_host_is_unreachable():
     # Bound, so that no other process answers there, but not listening.
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         text = f"internet_access.InternetAccessEval\n  host: 127.0.0.1\n  port: {port}\n  timeout: 1"
-        (result,) = run_check(vetnode(text), context(tmp_path))
+        (result,) = run_check(vetnode(text), context())
     assert result.verdict is Verdict.FAIL
 
 
-def test_2_no_driver_on_the_node(tmp_path):
+def test_2_no_driver_on_the_node():
     class NoDriver:
         class NVMLError(Exception):
             pass
@@ -47,11 +47,11 @@ def test_2_no_driver_on_the_node(tmp_path):
             raise self.NVMLError("Driver Not Loaded")
 
     entry = vetnode("gpu_eval.GPUEval\n  max_temp: 30\n  max_used_memory: 0.2")
-    (result,) = run_check(entry, context(tmp_path, gpus=Nvml({}, NoDriver())))
+    (result,) = run_check(entry, context(gpus=Nvml({}, NoDriver())))
     assert (result.verdict, "Driver Not Loaded" in result.reason) == (Verdict.NOT_RUN, True)
 
 
-def test_3_no_devices_were_found(tmp_path):
+def test_3_no_devices_were_found():
     class NoDevices:
         class NVMLError(Exception):
             pass
@@ -62,46 +62,44 @@ def test_3_no_devices_were_found(tmp_path):
             return 0
 
     for type_ in ("gpu_count", "temperature", "gpu_memory"):
-        (result,) = run_check(
-            ProtocolCheck(name=type_, type=type_), context(tmp_path, gpus=Nvml({}, NoDevices()))
-        )
+        (result,) = run_check(ProtocolCheck(name=type_, type=type_), context(gpus=Nvml({}, NoDevices())))
         assert (result.verdict, "No devices were found" in result.reason) == (Verdict.NOT_RUN, True)
     with pytest.raises(ReadingError):
         Nvml({}, NoDevices()).read()
 
 
-def test_4_a_mistyped_type(tmp_path):
+def test_4_a_mistyped_type():
     entry = vetnode("gpu_eval.GPUEvall")
-    (result,) = run_check(entry, context(tmp_path))
+    (result,) = run_check(entry, context())
     assert (result.verdict, result.fix) == (
         Verdict.NOT_RUN, "Did you mean 'vetnode.evaluations.gpu_eval.GPUEval'?",
     )  # fmt: skip
 
 
-def test_5_a_requirement_that_is_not_installed(tmp_path):
+def test_5_a_requirement_that_is_not_installed():
     entry = parse_protocol("checks:\n- {type: dns, requirements: ['no-such-package>=2']}").checks[0]
-    (result,) = run_check(entry, context(tmp_path))
+    (result,) = run_check(entry, context())
     assert (result.verdict, "no-such-package" in result.reason) == (Verdict.NOT_RUN, True)
     old = parse_protocol("checks:\n- {type: dns, requirements: ['pytest>=1000']}").checks[0]
-    (result,) = run_check(old, context(tmp_path))
+    (result,) = run_check(old, context())
     assert (result.verdict, "the image has" in result.reason) == (Verdict.NOT_RUN, True)
     met = parse_protocol(
         "checks:\n- {type: dns, requirements: ['pytest>=1'], parameters: {names: [localhost]}}"
     ).checks[0]
-    assert run_check(met, context(tmp_path))[0].verdict is Verdict.PASS
+    assert run_check(met, context())[0].verdict is Verdict.PASS
     unclear = parse_protocol("checks:\n- {type: dns, requirements: ['not a requirement!']}").checks[0]
-    assert run_check(unclear, context(tmp_path))[0].verdict is Verdict.NOT_RUN
+    assert run_check(unclear, context())[0].verdict is Verdict.NOT_RUN
     # Ours does without it, and still says so where the image lacks what ours needs.
     cuda = vetnode("cuda_eval.CUDAEval\n  requirements: [cuda-python, numpy]")
     lacking = FakeProbes(ProbeAnswer(error="the image lacks a module: torch", missing="torch"))
-    (result,) = run_check(cuda, context(tmp_path, probes=lacking))
+    (result,) = run_check(cuda, context(probes=lacking))
     assert (result.verdict, "torch" in result.fix) == (Verdict.NOT_RUN, True)
 
 
-def test_6_a_value_that_differs_on_one_rank(tmp_path):
+def test_6_a_value_that_differs_on_one_rank():
     entry = vetnode('env_var_eval.EnvVarEval\n  expected: {NCCL_NET: "AWS Libfabric", RANK: null}')
     results = [
-        run_check(entry, context(tmp_path, node=f"n{rank}", environment={"NCCL_NET": value}))[0]
+        run_check(entry, context(node=f"n{rank}", environment={"NCCL_NET": value}))[0]
         for rank, value in enumerate(("AWS Libfabric", "Socket"))
     ]
     assert [each.verdict for each in results] == [Verdict.PASS, Verdict.FAIL]
@@ -161,18 +159,18 @@ def odd(monkeypatch):
         ("none", "The check raised an exception"), ("wrong", "The check raised an exception"),
     ],
 )  # fmt: skip
-def test_whatever_a_check_does_is_a_verdict_that_does_not_pass(odd, what, said, tmp_path):
+def test_whatever_a_check_does_is_a_verdict_that_does_not_pass(odd, what, said):
     text = f"checks:\n- {{type: odd, parameters: {{what: {what}}}, time_limit: 0.3 s}}"
     limit = "0.3 s" if what == "sleep" else "30 s"
     entry = parse_protocol(text.replace("0.3 s", limit)).checks[0]
-    (result,) = run_check(entry, context(tmp_path))
+    (result,) = run_check(entry, context())
     assert result.verdict is Verdict.NOT_RUN
     assert said in result.reason
 
 
-def test_another_packages_check_is_found_and_one_that_cannot_be_imported_is_named(odd, tmp_path):
+def test_another_packages_check_is_found_and_one_that_cannot_be_imported_is_named(odd):
     protocol = parse_protocol("checks:\n- {type: odd}\n- {type: broken}\n- {type: od}")
-    assert run_check(protocol.checks[0], context(tmp_path))[0].verdict is Verdict.PASS
+    assert run_check(protocol.checks[0], context())[0].verdict is Verdict.PASS
     broken, mistyped = protocol.problems()
     assert "No module named 'cupy'" in broken.reason
     assert mistyped.fix == "Did you mean 'odd'?"
@@ -183,9 +181,9 @@ def test_a_warning_that_cannot_be_run_still_counts():
     assert result.severity == "error"
 
 
-def test_a_threshold_without_a_figure_does_not_pass(tmp_path):
+def test_a_threshold_without_a_figure_does_not_pass():
     entry = parse_protocol("checks:\n- {type: compute_mode, threshold: {at_least: 1}}").checks[0]
-    (result,) = run_check(entry, context(tmp_path, gpus=Readings(*gpus(1))))
+    (result,) = run_check(entry, context(gpus=Readings(*gpus(1))))
     assert result.verdict is Verdict.INCONCLUSIVE
 
 

@@ -23,20 +23,20 @@ from gipfel_extension.vetting.protocol import parse_entry
 PASS, FAIL, NOT_RUN = Verdict.PASS, Verdict.FAIL, Verdict.NOT_RUN
 
 
-def look(folder, type_, parameters=None, *, threshold=None, time_limit=None, **given):
+def look(type_, parameters=None, *, threshold=None, time_limit=None, **given):
     document = {"name": type_, "type": type_, "parameters": parameters, "threshold": threshold}
     entry = parse_entry({**document, "time_limit": time_limit})
     assert not entry.problem, entry.problem
-    (result,) = run_check(entry, context(folder, **{"expected_gpus": 0, **given}))
+    (result,) = run_check(entry, context(**{"expected_gpus": 0, **given}))
     return result
 
 
 def test_environment_is_exact(tmp_path):
     expected = {"expected": {"NCCL_NET": "AWS Libfabric", "RANK": None}}
     right = {"NCCL_NET": "AWS Libfabric"}
-    assert look(tmp_path, "environment", expected, environment=right).verdict is PASS
+    assert look("environment", expected, environment=right).verdict is PASS
     for wrong in ({}, {"NCCL_NET": "aws libfabric"}, {**right, "RANK": "a secret"}):
-        result = look(tmp_path, "environment", expected, environment=wrong)
+        result = look("environment", expected, environment=wrong)
         assert result.verdict is FAIL
         assert "a secret" not in result.reason
     stacks = {"version_from": "GIPFEL_STACK", "expected": {
@@ -47,21 +47,21 @@ def test_environment_is_exact(tmp_path):
         ("25.1", "0", Verdict.INCONCLUSIVE), ("", "0", NOT_RUN),
     ):  # fmt: skip
         environment = {"GIPFEL_STACK": version, "NCCL_CROSS_NIC": value}
-        assert look(tmp_path, "network_stack", stacks, environment=environment).verdict is verdict
+        assert look("network_stack", stacks, environment=environment).verdict is verdict
     (tmp_path / "version").write_text("26.05.1\n")
     stacks["version_from"] = str(tmp_path / "version")
-    assert look(tmp_path, "network_stack", stacks, environment={"NCCL_CROSS_NIC": "1"}).verdict is PASS
+    assert look("network_stack", stacks, environment={"NCCL_CROSS_NIC": "1"}).verdict is PASS
 
 
 def test_memory_and_space_are_really_there(tmp_path):
     full = FakeHost(texts={"/proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 100 kB\n"})
-    assert look(tmp_path, "host_memory", host=full).verdict is FAIL
-    assert look(tmp_path, "host_memory", {"min_available": 0.0, "most_swapped": "1 TB"}).verdict is PASS
-    assert look(tmp_path, "host_memory", host=FakeHost(texts={"/proc/meminfo": ""})).verdict is NOT_RUN
+    assert look("host_memory", host=full).verdict is FAIL
+    assert look("host_memory", {"min_available": 0.0, "most_swapped": "1 TB"}).verdict is PASS
+    assert look("host_memory", host=FakeHost(texts={"/proc/meminfo": ""})).verdict is NOT_RUN
     small = {"folder": str(tmp_path), "min_free": 0, "write": "64 KiB"}
-    assert look(tmp_path, "shared_memory", small).verdict is PASS
-    assert "free" in look(tmp_path, "shared_memory", {**small, "min_free": "1 PB"}).reason
-    assert look(tmp_path, "shared_memory", {**small, "folder": str(tmp_path / "none")}).verdict is NOT_RUN
+    assert look("shared_memory", small).verdict is PASS
+    assert "free" in look("shared_memory", {**small, "min_free": "1 PB"}).reason
+    assert look("shared_memory", {**small, "folder": str(tmp_path / "none")}).verdict is NOT_RUN
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
@@ -82,9 +82,8 @@ _WRITES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from test_vetting_host_checks import look
-from pathlib import Path
 size = {"min_free": 0, "write": "8 MiB"} if sys.argv[3] == "shared_memory" else {"bytes": "8 MiB"}
-result = look(Path("/tmp"), sys.argv[3], {"folder": sys.argv[2], **size})
+result = look(sys.argv[3], {"folder": sys.argv[2], **size})
 print(result.verdict.value, result.reason)
 """
 
@@ -120,13 +119,13 @@ def test_mounts_quota_and_storage(tmp_path):
     (tmp_path / "file").write_text("x")
     environment = {"DATA": str(tmp_path)}
     paths = {"$DATA/data": "write", "${DATA}/file": "read", str(tmp_path): "read"}
-    assert look(tmp_path, "mounts", {"paths": paths}, environment=environment).verdict is PASS
-    assert look(tmp_path, "mounts", {"paths": {"$NONE/data": "read"}}).verdict is NOT_RUN
-    assert look(tmp_path, "mounts", {"paths": {str(tmp_path / "none"): "read"}}).verdict is FAIL
-    assert look(tmp_path, "mounts", {"paths": {"/proc/sys": "write"}}).verdict is FAIL
+    assert look("mounts", {"paths": paths}, environment=environment).verdict is PASS
+    assert look("mounts", {"paths": {"$NONE/data": "read"}}).verdict is NOT_RUN
+    assert look("mounts", {"paths": {str(tmp_path / "none"): "read"}}).verdict is FAIL
+    assert look("mounts", {"paths": {"/proc/sys": "write"}}).verdict is FAIL
     kinds = {"paths": {"/proc": "read"}, "kinds": {"/proc": "proc"}}
-    assert look(tmp_path, "mounts", kinds).verdict is PASS
-    away = look(tmp_path, "mounts", {**kinds, "kinds": {"/proc": "lustre"}})
+    assert look("mounts", kinds).verdict is PASS
+    away = look("mounts", {**kinds, "kinds": {"/proc": "lustre"}})
     assert (away.verdict, "is on proc, not on lustre" in away.reason) == (FAIL, True)
     info = "1 1 0:1 / / rw - ext4 /dev/a rw\n"
     info += "2 1 0:2 / /a\\040b rw - nfs4 s:/ rw\n3 1 0:3 / /a\\040b rw - tmpfs t rw\n"
@@ -135,44 +134,44 @@ def test_mounts_quota_and_storage(tmp_path):
     info += "4 1 0:4 / /odd\\012\\134040 rw - lustre l rw\n"
     assert file_system(Path("/odd\n\\040/x"), info) == "lustre"
     small = {"folder": str(tmp_path), "min_free": 0, "min_inodes": 0}
-    assert look(tmp_path, "quota", small).verdict is PASS
-    assert look(tmp_path, "quota", {**small, "min_free": "1 EB".replace("E", "P")}).verdict is FAIL
+    assert look("quota", small).verdict is PASS
+    assert look("quota", {**small, "min_free": "1 EB".replace("E", "P")}).verdict is FAIL
     for type_ in ("storage_write", "storage_read"):
-        result = look(tmp_path, type_, {"folder": "$DATA", "bytes": 300_000}, environment=environment)
+        result = look(type_, {"folder": "$DATA", "bytes": 300_000}, environment=environment)
         assert result.verdict is PASS
         assert len(result.samples) == 5
         assert result.measurement > 0
-        assert look(tmp_path, type_, {"folder": "relative"}).verdict is NOT_RUN
+        assert look(type_, {"folder": "relative"}).verdict is NOT_RUN
     assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "file"]
 
 
-def test_names_clocks_and_the_internet(tmp_path):
+def test_names_clocks_and_the_internet():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert look(tmp_path, "internet", {"host": "127.0.0.1", "port": port}).verdict is PASS
+        assert look("internet", {"host": "127.0.0.1", "port": port}).verdict is PASS
     with socket.socket() as silent:
         # Bound, so that no other process answers there, but not listening.
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        refused = look(tmp_path, "internet", {"host": "127.0.0.1", "port": port, "seconds": 1})
+        refused = look("internet", {"host": "127.0.0.1", "port": port, "seconds": 1})
     assert refused.verdict is FAIL
     assert str(port) in refused.reason
-    assert look(tmp_path, "dns", {"names": ["localhost"], "at_most": 20}).verdict is PASS
-    assert look(tmp_path, "dns", {"names": ["no such host"]}).verdict is FAIL
-    assert look(tmp_path, "dns", {"names": ["x" * 300 + ".example"]}).verdict is FAIL
+    assert look("dns", {"names": ["localhost"], "at_most": 20}).verdict is PASS
+    assert look("dns", {"names": ["no such host"]}).verdict is FAIL
+    assert look("dns", {"names": ["x" * 300 + ".example"]}).verdict is FAIL
     chrony = "A,ntp,2,1763755000.1,{offset},0.0001,0.0002,1.0,0.0,0.01,0.001,0.002,64.0,Normal\n"
     for offset, verdict in (("-0.000123", PASS), ("4.2", FAIL)):
         host = FakeHost(programs={"chronyc": ProgramResult(0, chrony.format(offset=offset))})
-        assert look(tmp_path, "clock_offset", host=host).verdict is verdict
+        assert look("clock_offset", host=host).verdict is verdict
     for said, verdict in (("yes\n", PASS), ("no\n", FAIL)):
         host = FakeHost(
             programs={"chronyc": ProgramResult(1, "506 Cannot talk"), "timedatectl": ProgramResult(0, said)}
         )
-        assert look(tmp_path, "clock_offset", host=host).verdict is verdict
-    assert look(tmp_path, "clock_offset", host=FakeHost(programs={})).verdict is NOT_RUN
+        assert look("clock_offset", host=host).verdict is verdict
+    assert look("clock_offset", host=FakeHost(programs={})).verdict is NOT_RUN
 
 
-def test_an_ntp_server_is_asked(tmp_path):
+def test_an_ntp_server_is_asked():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
 
@@ -184,47 +183,47 @@ def test_an_ntp_server_is_asked(tmp_path):
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         name = f"127.0.0.1:{server.getsockname()[1]}"
-        result = look(tmp_path, "clock_offset", {"server": name})
+        result = look("clock_offset", {"server": name})
         thread.join(20)
     assert result.verdict is FAIL
     assert result.measurement > 1e8
 
 
-def test_affinity_is_near_the_gpus(tmp_path):
+def test_affinity_is_near_the_gpus():
     assert cpu_list("0-2,8\n") == {0, 1, 2, 8}
     own = min(os.sched_getaffinity(0))
     path = "/sys/bus/pci/devices/0009:01:00.0/local_cpulist"
     for cpus, verdict in ((f"{own}\n", PASS), ("4000-4100\n", Verdict.DEGRADED)):
         given = {"gpus": Readings(*gpus(1)), "expected_gpus": 1, "host": FakeHost(texts={path: cpus})}
-        assert look(tmp_path, "affinity", **given).verdict is verdict
-    assert look(tmp_path, "affinity", {"cpus_per_gpu": 100_000}).verdict is FAIL
+        assert look("affinity", **given).verdict is verdict
+    assert look("affinity", {"cpus_per_gpu": 100_000}).verdict is FAIL
     # Where there is no GPU, nothing is said of any.
-    assert "GPU" not in look(tmp_path, "affinity", expected_gpus=0).reason
+    assert "GPU" not in look("affinity", expected_gpus=0).reason
 
 
-def test_the_container_is_asked_by_its_own_python(tmp_path):
-    result = look(tmp_path, "container", time_limit=300)
+def test_the_container_is_asked_by_its_own_python():
+    result = look("container", time_limit=300)
     assert result.verdict is PASS, result.reason
     assert result.evidence["gpus"] == 0
     said = ProbeAnswer(evidence=result.evidence)
-    assert look(tmp_path, "container", {"glibc": "99.9"}, probes=FakeProbes(said)).verdict is FAIL
-    few = look(tmp_path, "container", probes=FakeProbes(said), expected_gpus=4)
+    assert look("container", {"glibc": "99.9"}, probes=FakeProbes(said)).verdict is FAIL
+    few = look("container", probes=FakeProbes(said), expected_gpus=4)
     assert (few.verdict, few.reason) == (FAIL, "torch sees 0 of 4 GPUs.")
     crashed = ProbeAnswer(error="torch can't use the GPUs: RuntimeError: CUDA error")
-    assert look(tmp_path, "container", probes=FakeProbes(crashed)).verdict is FAIL
-    assert look(tmp_path, "container", probes=LocalProbes("", {})).verdict is NOT_RUN
+    assert look("container", probes=FakeProbes(crashed)).verdict is FAIL
+    assert look("container", probes=LocalProbes("", {})).verdict is NOT_RUN
     nobody = FakeProbes(ProbeAnswer(evidence={"uid": 1234, "user": None}))
-    assert "User 1234 has no name" in look(tmp_path, "container", probes=nobody).reason
+    assert "User 1234 has no name" in look("container", probes=nobody).reason
 
 
-def test_figures_of_the_cpu_and_their_values(tmp_path):
+def test_figures_of_the_cpu_and_their_values():
     few = {"device": "cpu", "samples": 5, "seconds": 0.001}
     least = {"threshold": {"at_least": "1 FLOP/s"}, "time_limit": 300}
-    matmul = look(tmp_path, "matmul", {**few, "size": 128}, **least)
+    matmul = look("matmul", {**few, "size": 128}, **least)
     assert (matmul.verdict, matmul.unit, len(matmul.samples)) == (PASS, "FLOP/s", 5)
-    nothing = look(tmp_path, "matmul", {"device": "auto"}, expected_gpus=1, time_limit=300)
+    nothing = look("matmul", {"device": "auto"}, expected_gpus=1, time_limit=300)
     assert (nothing.verdict, nothing.reason) == (FAIL, "RuntimeError: torch sees no GPU")
-    memory = look(tmp_path, "memory_bandwidth", {**few, "bytes": "1 MiB"}, **least)
+    memory = look("memory_bandwidth", {**few, "bytes": "1 MiB"}, **least)
     assert (memory.verdict, memory.unit) == (PASS, "B/s")
 
 
@@ -233,22 +232,22 @@ def test_an_image_without_torch(tmp_path):
     probes = LocalProbes(sys.executable, {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)})
     few = {"device": "cpu", "samples": 5, "seconds": 0.001}
     most = {"threshold": {"at_least": "1 PB/s"}, "probes": probes}
-    memory = look(tmp_path, "memory_bandwidth", {**few, "bytes": "1 MiB"}, **most)
+    memory = look("memory_bandwidth", {**few, "bytes": "1 MiB"}, **most)
     assert (memory.verdict, "less than 1 PB/s" in memory.reason) == (FAIL, True)
-    matmul = look(tmp_path, "matmul", {**few, "size": 128}, probes=probes)
+    matmul = look("matmul", {**few, "size": 128}, probes=probes)
     assert (matmul.verdict, len(matmul.samples)) == (PASS, 5), "numpy does it"
     for type_ in ("matmul", "host_copy", "memory_bandwidth"):
-        lacking = look(tmp_path, type_, probes=probes, expected_gpus=1)
+        lacking = look(type_, probes=probes, expected_gpus=1)
         assert (lacking.verdict, "Install torch in the image" in lacking.fix) == (NOT_RUN, True)
-    container = look(tmp_path, "container", probes=probes)
+    container = look("container", probes=probes)
     assert (container.verdict, "torch can't be imported" in container.reason) == (FAIL, True)
 
 
 def test_libraries_of_a_folder(tmp_path):
-    libraries = look(tmp_path, "libraries", {"folder": str(tmp_path)})
+    libraries = look("libraries", {"folder": str(tmp_path)})
     assert libraries.verdict is FAIL
     (tmp_path / "libbroken.so").write_text("no library")
-    assert "libbroken.so" in look(tmp_path, "libraries", {"folder": str(tmp_path)}).reason
+    assert "libbroken.so" in look("libraries", {"folder": str(tmp_path)}).reason
 
 
 def collective(world: int, method: str, port: int) -> list[ProbeAnswer]:

@@ -97,7 +97,7 @@ def test_an_agent_that_the_same_signal_ends_does_not_accuse_its_node(
     builder = ReportBuilder(TWO, ["n1"], tmp_path, cluster="c", job="1")
     pool = AgentPool(listener, builder.nodes)
     link = AgentSocket(listener.rendezvous, "127.0.0.1")
-    hello = Hello(token=listener.rendezvous.token, node="n1", address="127.0.0.1", pid=1)
+    hello = Hello(token=listener.rendezvous.token, node="n1", address="127.0.0.1")
     link.send(hello.model_dump_json().encode())
     end = time.monotonic() + 30
 

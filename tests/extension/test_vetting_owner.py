@@ -81,23 +81,20 @@ def test_doubt_and_what_follows_from_elsewhere_accuse_nothing() -> None:
     assert {each.owner for each in with_owners(pair)} == {Owner.LINK}
 
 
-def test_an_image_without_torch_or_gpus_is_the_images(tmp_path: Path) -> None:
+def test_an_image_without_torch_or_gpus_is_the_images() -> None:
     entry = parse_protocol("checks:\n- {type: matmul, parameters: {device: cuda}}").checks[0]
     lacking = ProbeAnswer(error="the image lacks a module: torch", missing="torch")
     blind = ProbeAnswer(error="RuntimeError: torch sees no GPU")
     for answer in (lacking, blind):
-        found = [
-            run_check(entry, context(tmp_path, node=node, probes=FakeProbes(answer)))[0]
-            for node in ("n1", "n2")
-        ]
+        found = [run_check(entry, context(node=node, probes=FakeProbes(answer)))[0] for node in ("n1", "n2")]
         assert {each.owner for each in with_owners(found)} == {Owner.IMAGE}
     # A protocol for GPUs in a job that has none is the wrong protocol; where it has some, the node differs.
     of_nvml = parse_protocol("checks:\n- {type: temperature}").checks[0]
     silent = Readings(error="NVML can't be initialized: Driver Not Loaded.")
-    found = run_check(of_nvml, context(tmp_path, gpus=silent, expected_gpus=0))
+    found = run_check(of_nvml, context(gpus=silent, expected_gpus=0))
     assert with_owners(found)[0].owner is Owner.PROTOCOL
-    found = run_check(of_nvml, context(tmp_path, node="n1", gpus=silent))
-    found += run_check(of_nvml, context(tmp_path, node="n2"))
+    found = run_check(of_nvml, context(node="n1", gpus=silent))
+    found += run_check(of_nvml, context(node="n2"))
     assert with_owners(found)[0].owner is Owner.NODE
 
 

@@ -34,7 +34,7 @@ class Step:
 
     def __init__(self, nodes: int, hung: set[str], slow: set[str]) -> None:
         names = [f"n{number:02d}" for number in range(nodes)]
-        hello = {name: Hello(token="", node=name, address="127.0.0.1", pid=1) for name in names}
+        hello = {name: Hello(token="", node=name, address="127.0.0.1") for name in names}
         self.present = {name: ConnectedAgent(name.encode(), hello[name]) for name in names}
         self.lost: dict[str, str] = {}
         self.now, self.asked = 0.0, Counter[str]()

@@ -46,7 +46,7 @@ class FakeAgent:
         self.link = AgentSocket(listener.rendezvous, "127.0.0.1")
         self.node = node
         token = token or listener.rendezvous.token
-        self.say(Hello(token=token, node=node, address="127.0.0.1", pid=1, redundant=redundant))
+        self.say(Hello(token=token, node=node, address="127.0.0.1", redundant=redundant))
 
     def say(self, message: Frozen | bytes) -> None:
         self.link.send(message if isinstance(message, bytes) else message.model_dump_json().encode())

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Any
 
 from gipfel_extension.vetting.check import CheckContext, Host, ProgramResult
@@ -10,7 +9,7 @@ from gipfel_extension.vetting.gpus import GpuReading, NvLink, ReadingError, Rema
 from gipfel_extension.vetting.probing import LocalProbes, ProbeAnswer, ProbeSpec
 
 HEALTHY = GpuReading(
-    uuid="GPU-0", index=0, name="NVIDIA GH200 120GB", bus_id="00000009:01:00.0", mig=False,
+    uuid="GPU-0", index=0, name="NVIDIA GH200 120GB", bus_id="00000009:01:00.0",
     memory_total=102_625_181_696, memory_used=612_368_384, processes=(), compute_mode="default",
     temperature_c=31.0, slowdown_temperature_c=87.0, sm_clock_mhz=345.0, sm_clock_limit_mhz=1980.0,
     sm_clock_max_mhz=1980.0, memory_clock_mhz=2619.0, memory_clock_max_mhz=2619.0, clock_reasons=0x1,
@@ -72,11 +71,11 @@ class FakeProbes:
         return self.answers.pop(0) if self.answers else ProbeAnswer(error="nothing is recorded")
 
 
-def context(folder: Path, **changes: Any) -> CheckContext:
+def context(**changes: Any) -> CheckContext:
     """A node with four healthy GPUs."""
     given: dict[str, Any] = {
         "node": "nid000001", "environment": {}, "host": Host(), "gpus": Readings(*gpus()),
-        "probes": LocalProbes(sys.executable, {"PATH": "/usr/bin:/bin"}), "scratch": folder,
+        "probes": LocalProbes(sys.executable, {"PATH": "/usr/bin:/bin"}),
         "expected_gpus": 4,
     }  # fmt: skip
     return CheckContext(**{**given, **changes})

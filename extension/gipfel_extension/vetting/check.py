@@ -16,7 +16,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -149,12 +149,8 @@ class CheckContext:
         Runs probes with the image's Python.
     expected_gpus
         Number of GPUs that the job has on this node; None if it is unknown.
-    scratch
-        A temporary directory on this node, for this run only.
     time_limit_s
         Seconds after which the check is stopped.
-    job_pids
-        Process IDs that belong to the job; None if they are unknown.
     """
 
     node: str
@@ -162,10 +158,8 @@ class CheckContext:
     host: Host
     gpus: GpuReader
     probes: ProbeRunner
-    scratch: Path
     expected_gpus: int | None = None
     time_limit_s: float = 60.0
-    job_pids: frozenset[int] | None = field(default=None)
 
 
 @runtime_checkable

@@ -83,7 +83,6 @@ class GpuReading:
     index: int
     name: str
     bus_id: str = ""
-    mig: bool | None = None
     memory_total: int | None = None
     memory_used: int | None = None
     processes: tuple[Process, ...] | None = None
@@ -180,11 +179,7 @@ def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
         "nvmlDeviceGetMemoryInfo"
     )
     running = [query("nvmlDeviceGetComputeRunningProcesses"), query("nvmlDeviceGetGraphicsRunningProcesses")]
-    mig, ecc, bus = (
-        query("nvmlDeviceGetMigMode"),
-        query("nvmlDeviceGetEccMode"),
-        query("nvmlDeviceGetPciInfo"),
-    )
+    ecc, bus = query("nvmlDeviceGetEccMode"), query("nvmlDeviceGetPciInfo")
     # The first name exists since driver 535.
     reasons = query("nvmlDeviceGetCurrentClocksEventReasons")
     reasons = reasons if reasons is not None else query("nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -193,7 +188,6 @@ def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
         index=index,
         name=_text(nvml.nvmlDeviceGetName(handle)),
         bus_id=_text(bus.busId) if bus is not None else "",
-        mig=bool(mig[0]) if mig else None,
         memory_total=int(memory.total) if memory is not None else None,
         memory_used=int(memory.used) if memory is not None else None,
         processes=_processes(running),

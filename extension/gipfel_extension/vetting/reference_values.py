@@ -9,12 +9,12 @@ _MEMORY_SHARE = 0.90
 _PCIE_SHARE = 0.87
 _MAMF = "largest matmul rate found, MAMF table of stas00/ml-engineering"
 _C2C = "Fusco et al. 2024, Understanding Data Movement in Tightly Coupled Heterogeneous Systems"
-#: Share of its line rate that one adapter reaches in each direction, the source, and whether it was measured.
-_NETWORKS: Mapping[str, tuple[float, str, bool]] = {
+#: Share of its line rate that one adapter reaches in each direction, and the source.
+_NETWORKS: Mapping[str, tuple[float, str]] = {
     # 23.8 of 25 GB/s from one rank to another node.
-    "slingshot": (23.8 / 25, "23.8 GB/s an adapter, healthy nodes of Alps (swiss-ai/nodes_test)", True),
-    "infiniband": (0.9, "360 of 400 Gbit/s, Azure/azurehpc-health-checks, ND H200 v5", True),
-    "roce": (0.9, "90 % of the port's rate, as InfiniBand", False),
+    "slingshot": (23.8 / 25, "23.8 GB/s an adapter, healthy nodes of Alps (swiss-ai/nodes_test)"),
+    "infiniband": (0.9, "360 of 400 Gbit/s, Azure/azurehpc-health-checks, ND H200 v5"),
+    "roce": (0.9, "90 % of the port's rate, as InfiniBand"),
 }
 #: An all-reduce that adds up within each node first sends half the bytes of a ring, so its rate may double.
 _HIERARCHICAL_GAIN = 2.0
@@ -26,15 +26,12 @@ class ReferenceValue:
 
     Parameters
     ----------
-    measured
-        False where the value is a share of the vendor's peak.
     peak
         Theoretical maximum of the hardware; 0 if it is unknown.
     """
 
     value: float
     source: str
-    measured: bool = True
     peak: float = 0.0
 
     @property
@@ -74,16 +71,12 @@ def _reference_values(
     rate = (
         ReferenceValue(matmul * 1e12, _MAMF)
         if measured_matmul
-        else ReferenceValue(matmul * 0.8e12, f"{data_sheet}, 80 % of it", measured=False, peak=matmul * 1e12)
+        else ReferenceValue(matmul * 0.8e12, f"{data_sheet}, 80 % of it", peak=matmul * 1e12)
     )
-    pcie = ReferenceValue(
-        link * 1e9 * _PCIE_SHARE, f"{data_sheet}, 87 % of the link", measured=False, peak=link * 1e9
-    )
+    pcie = ReferenceValue(link * 1e9 * _PCIE_SHARE, f"{data_sheet}, 87 % of the link", peak=link * 1e9)
     copies = memory * 1e9 * _MEMORY_SHARE
     return {
-        "memory_bandwidth": ReferenceValue(
-            copies, f"{data_sheet}, 90 % of it", measured=False, peak=memory * 1e9
-        ),
+        "memory_bandwidth": ReferenceValue(copies, f"{data_sheet}, 90 % of it", peak=memory * 1e9),
         "matmul": rate,
         "host_copy": ReferenceValue(link * 1e9, _C2C) if c2c else pcie,
     }
@@ -147,6 +140,6 @@ def network_reference(fabric: str, rate: float, adapters: int) -> ReferenceValue
     """
     if fabric not in _NETWORKS or rate <= 0 or adapters < 1:
         return None
-    share, source, measured = _NETWORKS[fabric]
+    share, source = _NETWORKS[fabric]
     line = rate / 8 * adapters
-    return ReferenceValue(line * share, source, measured=measured, peak=_HIERARCHICAL_GAIN * line)
+    return ReferenceValue(line * share, source, peak=_HIERARCHICAL_GAIN * line)

@@ -183,9 +183,7 @@ class GpuProcesses(BaseCheck):
 
 
 def _own(pid: int, context: CheckContext) -> bool:
-    """Return whether a process belongs to this job; its environment decides if `job_pids` is unknown."""
-    if context.job_pids is not None:
-        return pid in context.job_pids
+    """Return whether a process belongs to this job, by its environment."""
     job = context.environment.get("SLURM_JOB_ID")
     try:
         return bool(job) and f"SLURM_JOB_ID={job}" in context.host.text(f"/proc/{pid}/environ").split("\0")

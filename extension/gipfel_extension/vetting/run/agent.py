@@ -58,8 +58,6 @@ class Agent:
     ----------
     find
         Returns the rendezvous of the coordinator; None while it is unknown.
-    rank
-        The number of its Slurm task; -1 without one.
     redundant
         Whether this agent only waits for the end, because another task is the node's agent.
     parent
@@ -71,13 +69,12 @@ class Agent:
         find: Callable[[], Rendezvous | None],
         *,
         node: str,
-        rank: int = -1,
         redundant: bool = False,
         parent: int | None = None,
         environment: Mapping[str, str],
     ) -> None:
         self._find = find
-        self._node, self._rank, self._redundant, self._parent = node, rank, redundant, parent
+        self._node, self._redundant, self._parent = node, redundant, parent
         self._environment = {key: each for key, each in environment.items() if key != RENDEZVOUS_VARIABLE}
         self._link: AgentSocket | None = None
         self._rendezvous: Rendezvous | None = None
@@ -154,8 +151,6 @@ class Agent:
                 token=found.token,
                 node=self._node,
                 address=self._address,
-                pid=os.getpid(),
-                rank=self._rank,
                 gpus=gpus or 0,
                 switch=switch_name(self._environment),
                 redundant=self._redundant,

@@ -54,7 +54,6 @@ class Child:
             self._streams[errors] = (self.errors, _MAX_ERRORS)
         for stream in self._streams:
             os.set_blocking(stream, False)
-        self.limit_s = limit_s
         self._deadline = time.monotonic() + limit_s
         self._stopped_since: float | None = None
 

@@ -36,8 +36,8 @@ class GroupOutcome:
 @dataclass
 class _Group:
     nodes: tuple[str, ...]
+    port: PendingTask
     started: float = field(default_factory=time.monotonic)
-    port: PendingTask | None = None
     tasks: list[PendingTask] = field(default_factory=list)
     ranks_of_task: dict[int, tuple[int, ...]] = field(default_factory=dict)
     died_at: float | None = None
@@ -55,9 +55,10 @@ def run_groups(
     RunEnded
         The run ends before.
     """
-    open_groups = [_Group(nodes) for nodes in groups]
-    for group in open_groups:
-        group.port = dispatcher.submit(group.nodes[0], lambda task: FindPort(task=task), _PORT_LIMIT_S)
+    open_groups = [
+        _Group(nodes, dispatcher.submit(nodes[0], lambda task: FindPort(task=task), _PORT_LIMIT_S))
+        for nodes in groups
+    ]
     while not all(each.outcome for each in open_groups):
         dispatcher.process_messages()
         for group in open_groups:
@@ -68,7 +69,7 @@ def run_groups(
 
 def _advance(dispatcher: Dispatcher, spec: ProbeSpec, group: _Group) -> None:
     if not group.tasks:
-        if group.port and group.port.done:
+        if group.port.done:
             _start_ranks(dispatcher, spec, group)
         return
     if group.died_at is None and any(each.died or _has_failed(each) for each in group.tasks):
@@ -83,7 +84,7 @@ def _advance(dispatcher: Dispatcher, spec: ProbeSpec, group: _Group) -> None:
 
 
 def _start_ranks(dispatcher: Dispatcher, spec: ProbeSpec, group: _Group) -> None:
-    found = group.port.answer if group.port else None
+    found = group.port.answer
     absent = tuple(node for node in group.nodes if node not in dispatcher.pool.present)
     if absent or not isinstance(found, PortFound):
         accused = absent or group.nodes[:1]

@@ -20,8 +20,6 @@ class Hello(Frozen):
     ----------
     token
         The secret of the run.
-    rank
-        The number of its Slurm task; -1 where the coordinator started the agent.
     address
         Address by which other nodes reach this one.
     gpus
@@ -36,8 +34,6 @@ class Hello(Frozen):
     token: str
     node: Annotated[OneLine, Field(min_length=1, max_length=256)]
     address: OneLine
-    pid: int
-    rank: int = -1
     gpus: Annotated[int, Field(ge=0, le=1024)] = 0
     switch: OneLine = ""
     redundant: bool = False
@@ -100,7 +96,6 @@ class RankDied(Frozen):
 
     kind: Literal["rank_died"] = "rank_died"
     task: int
-    rank: int
 
 
 class AgentEnded(Frozen):

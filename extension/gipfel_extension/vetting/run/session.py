@@ -74,7 +74,6 @@ def run_agent(location: Location, environment: Mapping[str, str]) -> int:
     agent = Agent(
         partial(Rendezvous.read, location.rendezvous(folder)),
         node=location.node,
-        rank=location.rank,
         redundant=location.redundant,
         environment=environment,
     )

@@ -11,16 +11,13 @@ import os
 import selectors
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter
 
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.process.tree import adopt_orphans, descendants
-from gipfel_cluster.runs import ScratchFolder
 
 from ..check import CheckContext, Host
 from ..gpus import Nvml
@@ -208,7 +205,7 @@ class Worker:
                 del self._children[rank]
                 self._results[rank] = result = _rank_result(rank, child)
                 if self._ranks and (result.died or result.answer.error) and self._children:
-                    _send(RankDied(task=self._ranks.task, rank=rank))
+                    _send(RankDied(task=self._ranks.task))
         if self._ranks and not self._children:
             results = tuple(self._results[rank] for rank in self._ranks.ranks)
             _send(RanksFinished(task=self._ranks.task, results=results))
@@ -252,20 +249,15 @@ def check_locally(
     server: ForkServer | None = None,
 ) -> bytes:
     """Return the results of one entry of a protocol on this node, as JSON."""
-    scratch = ScratchFolder.create(Path(tempfile.gettempdir()))
-    try:
-        context = CheckContext(
-            node=node,
-            environment=environment,
-            host=Host(),
-            gpus=Nvml(environment),
-            probes=LocalProbes(python, environment, server),
-            expected_gpus=gpus,
-            scratch=scratch.path,
-        )
-        results = run_check(ProtocolCheck.model_validate_json(json.dumps(entry)), context)
-    finally:
-        scratch.remove()
+    context = CheckContext(
+        node=node,
+        environment=environment,
+        host=Host(),
+        gpus=Nvml(environment),
+        probes=LocalProbes(python, environment, server),
+        expected_gpus=gpus,
+    )
+    results = run_check(ProtocolCheck.model_validate_json(json.dumps(entry)), context)
     return RESULTS.dump_json(tuple(results))
 
 
