@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -93,7 +93,6 @@ def read_yaml(text: str, source: str, noun: str, top_fix: str) -> YamlMapping:
     if len(text) > MAX_CHARACTERS:
         problem = f"{source} has more than {MAX_CHARACTERS} characters."
         raise GipfelError(problem, f"A {noun} is a short file: shorten it.")
-    loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -109,9 +108,6 @@ def read_yaml(text: str, source: str, noun: str, top_fix: str) -> YamlMapping:
         raise GipfelError(
             f"{source}: this is not valid YAML: {str(error)[:200]}.", "Correct the file."
         ) from error
-    finally:
-        if loader is not None:
-            loader.dispose()
     if not isinstance(document, YamlMapping):
         raise GipfelError(
             f"{source} is not a {noun}: it {'is empty' if document is None else 'has no keys at its top'}.",
@@ -163,9 +159,9 @@ class _Reader:
         return GipfelError(f"{self._source}, line {node.start_mark.line + 1}: {problem}.", fix)
 
 
-def line_of(document: Any, path: Iterable[str | int], line: int = 1) -> int:
-    """Return the line of the deepest part of a path that the document has; `line` if it has none."""
-    value = document
+def line_of(document: Any, path: Iterable[str | int]) -> int:
+    """Return the line of the deepest part of a path that the document has; 1 if it has none."""
+    value, line = document, 1
     for part in path:
         if isinstance(value, YamlMapping):
             line = value.lines.get(str(part), line)
@@ -203,23 +199,15 @@ class FileDiagnostic(Frozen):
         return f"{self.file}{where}: {self.problem}"
 
 
-class CrossProblem(Protocol):
-    """Values that are valid each but contradict each other, with the path of one of them in the document."""
+class CrossProblem(Frozen):
+    """Values that are valid each but contradict each other, with the path of one of them in the document.
 
-    @property
-    def path(self) -> tuple[str | int, ...]:
-        """Keys and indices from the top of the document."""
-        ...
+    ``problem`` is a clause without its full stop, ``fix`` advice on the value to write, as one sentence.
+    """
 
-    @property
-    def problem(self) -> str:
-        """A clause without its full stop."""
-        ...
-
-    @property
-    def fix(self) -> str:
-        """Advice on the value to write instead, as one sentence."""
-        ...
+    path: tuple[str | int, ...]
+    problem: str
+    fix: str
 
 
 class DefinitionFile(Generic[_Model]):

@@ -105,16 +105,25 @@ def enter_namespaces() -> None:
     SandboxError
         The kernel refuses.
     """
-    user, group = posix.geteuid(), posix.getegid()
     try:
-        _call("unshare", NEW_USER | NEW_MOUNT | NEW_PID)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        _enter(NEW_USER | NEW_MOUNT | NEW_PID, 0, 0)
     except OSError as error:
         raise SandboxError(
             f"This machine refuses user namespaces ({error.strerror}). Ask for user.max_user_namespaces > 0."
         ) from error
+
+
+def _enter(flags: int, inside_user: int, inside_group: int) -> None:
+    """Enter new namespaces, in which this process's user and group have these ids."""
+    user, group = posix.geteuid(), posix.getegid()
+    _call("unshare", flags)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inside_user} {user} 1"),
+        ("gid_map", f"{inside_group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
 
 
 def enter_private_network() -> None:
@@ -131,16 +140,8 @@ def enter_private_network() -> None:
     import socket
     import struct
 
-    user, group = posix.geteuid(), posix.getegid()
     try:
-        _call("unshare", NEW_USER | NEW_NETWORK)
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        _enter(NEW_USER | NEW_NETWORK, posix.geteuid(), posix.getegid())
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             fcntl.ioctl(control, _SET_INTERFACE_FLAGS, struct.pack("16sh", b"lo", _INTERFACE_UP))
     except OSError as error:

@@ -4,7 +4,6 @@
 short enough for sockets; `LiveFolder` is a scratch folder whose path is written to a file in the run folder.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -158,7 +157,7 @@ class ScratchFolder:
     def create(cls, root: Path = _SCRATCH_ROOT) -> "ScratchFolder":
         """Create a directory, and remove those that killed processes of this user left behind."""
         for abandoned in root.glob(f"{_SCRATCH_PREFIX}*"):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 _remove_if_abandoned(abandoned)
         path = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=root))
         lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -9,7 +9,7 @@ from gipfel_cluster.edf.model import Edf
 from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks import HookResult, apply_hooks
 from gipfel_cluster.hooks.libraries import PRESETS, choose_preset
-from gipfel_cluster.hooks.protocol import HostNode, Network
+from gipfel_cluster.hooks.protocol import Network, Node
 
 
 def hooked(
@@ -94,7 +94,7 @@ def _interface(system: Path, name: str, speed: str, *, device: bool = True) -> N
 
 
 def test_the_network_is_read_from_the_kernel(tmp_path: Path) -> None:
-    node = HostNode(tmp_path)
+    node = Node(tmp_path)
     assert node.network() == "tcp"
     _interface(tmp_path, "eth0", "-1")
     _interface(tmp_path, "eth1", "25000")
@@ -113,4 +113,4 @@ def test_the_network_is_read_from_the_kernel(tmp_path: Path) -> None:
 
 
 def test_host_node_returns_facts_of_this_machine() -> None:
-    assert HostNode().network() in {"cxi", "infiniband", "tcp-100g", "tcp"}
+    assert Node().network() in {"cxi", "infiniband", "tcp-100g", "tcp"}

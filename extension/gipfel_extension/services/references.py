@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.definition_files import CrossProblem
 
 if TYPE_CHECKING:
     from .blueprint import Blueprint, Part
@@ -15,23 +15,15 @@ _PLAIN_REFERENCES = ("python", "prefix", "path", "storage")
 _NODE_REFERENCES = ("nodes.count", "nodes.rank", "nodes.first", "nodes.port")
 
 
-class BlueprintProblem(Frozen):
-    """A mistake that concerns several values: its path in the document, the problem and the fix."""
-
-    path: tuple[str | int, ...]
-    problem: str
-    fix: str
-
-
-def cross_problems(blueprint: "Blueprint") -> Iterator[BlueprintProblem]:
+def cross_problems(blueprint: "Blueprint") -> Iterator[CrossProblem]:
     """Yield the mistakes that concern several values: parts that don't exist, cycles, unknown references."""
     names = set(blueprint.parts)
     if len(names) > 1 and not blueprint.front:
-        yield BlueprintProblem(
+        yield CrossProblem(
             path=("parts",), problem="a service of several parts needs 'front'", fix="Name the part to show."
         )
     if blueprint.front and blueprint.front not in names:
-        yield BlueprintProblem(
+        yield CrossProblem(
             path=("front",), problem=f"there is no part {blueprint.front!r}", fix=_list(sorted(names))
         )
     yield from _handover_problems(blueprint)
@@ -41,43 +33,43 @@ def cross_problems(blueprint: "Blueprint") -> Iterator[BlueprintProblem]:
             if needed not in names or needed == name:
                 path = ("parts", name, "needs", number)
                 problem = f"{needed!r} is not another part"
-                yield BlueprintProblem(path=path, problem=problem, fix=_list(sorted(names - {name})))
+                yield CrossProblem(path=path, problem=problem, fix=_list(sorted(names - {name})))
         for where, text in part.texts():
             for problem, fix in _reference_problems(blueprint, part, text):
-                yield BlueprintProblem(path=("parts", name, *where), problem=problem, fix=fix)
+                yield CrossProblem(path=("parts", name, *where), problem=problem, fix=fix)
         wanted = f"${{{part.listen}}}"
         if not any(wanted in text for _, text in part.texts()):
             problem = f"neither the command nor a variable contains {wanted}"
             fix = "Let the program listen on the Unix socket ${socket}, or with 'listen: port' on ${port}."
-            yield BlueprintProblem(path=("parts", name, "command"), problem=problem, fix=fix)
+            yield CrossProblem(path=("parts", name, "command"), problem=problem, fix=fix)
     if all(set(part.needs) <= names for part in blueprint.parts.values()):
         try:
             blueprint.start_order()
         except ValueError as error:
-            yield BlueprintProblem(path=("parts",), problem=str(error), fix="Remove one of the 'needs'.")
+            yield CrossProblem(path=("parts",), problem=str(error), fix="Remove one of the 'needs'.")
 
 
-def _handover_problems(blueprint: "Blueprint") -> Iterator[BlueprintProblem]:
+def _handover_problems(blueprint: "Blueprint") -> Iterator[CrossProblem]:
     if blueprint.handover != "overlap":
         return
     if not blueprint.keep_up:
         problem = "nothing takes over from a service that is not started again"
-        yield BlueprintProblem(path=("handover",), problem=problem, fix="Add 'keep_up: true'.")
+        yield CrossProblem(path=("handover",), problem=problem, fix="Add 'keep_up: true'.")
     if any("${storage}" in text for part in blueprint.parts.values() for _, text in part.texts()):
         problem = "two jobs would write to ${storage} at the same time"
-        yield BlueprintProblem(path=("handover",), problem=problem, fix="Use 'stop-first'.")
+        yield CrossProblem(path=("handover",), problem=problem, fix="Use 'stop-first'.")
 
 
-def _node_problems(blueprint: "Blueprint") -> Iterator[BlueprintProblem]:
+def _node_problems(blueprint: "Blueprint") -> Iterator[CrossProblem]:
     for name, part in blueprint.parts.items():
         if part.workers and part.listen == "port":
             problem = "a part that listens on a port has no network, through which it could reach its workers"
             fix = "Let it listen on the Unix socket ${socket}."
-            yield BlueprintProblem(path=("parts", name, "workers"), problem=problem, fix=fix)
+            yield CrossProblem(path=("parts", name, "workers"), problem=problem, fix=fix)
     if blueprint.resources.nodes > 1 and not any(part.workers for part in blueprint.parts.values()):
         problem = "all nodes but the first would be idle"
         fix = "Add 'workers' to a part, the command on the further nodes, or ask for one node."
-        yield BlueprintProblem(path=("resources", "nodes"), problem=problem, fix=fix)
+        yield CrossProblem(path=("resources", "nodes"), problem=problem, fix=fix)
 
 
 def ports_of(blueprint: "Blueprint", part: "Part") -> tuple[str, ...]:

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from ..model import Frozen, GipfelError
 from ..scheduler.machine import SLURM_VARIABLES, slurm_presence
-from ..scheduler.protocol import GpuAccounting, JobRequest, LostJobError, MarkedJob, Scheduler, SiteFacts
+from ..scheduler.protocol import JobRequest, LostJobError
 from ..scheduler.slurm import SlurmScheduler
 from .hub_client import (
     HUB_REQUESTS,
@@ -118,22 +118,6 @@ def _uid(name: str) -> int:
         return -1
 
 
-class HubScheduler(Scheduler, SiteFacts, GpuAccounting, Protocol):
-    """A scheduler with all methods that a hub needs."""
-
-    async def find(self, mark: str, user: str) -> str | None:
-        """Return the id of the user's job with this mark."""
-
-    async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
-        """Return the jobs whose mark has this prefix."""
-
-    async def daemon_users(self) -> frozenset[str]:
-        """Return the unix users that the scheduler's daemons run as."""
-
-    async def extend(self, job_id: str, minutes: int) -> None:
-        """Give a running job more time."""
-
-
 class HubBroker(Server):
     """The server that answers one hub.
 
@@ -154,7 +138,7 @@ class HubBroker(Server):
     def __init__(
         self,
         path: Path,
-        scheduler: HubScheduler,
+        scheduler: SlurmScheduler,
         *,
         peer: int,
         environment: Mapping[str, str],

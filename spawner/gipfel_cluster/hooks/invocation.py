@@ -28,7 +28,7 @@ from ..staged import ANNOTATION as STAGE_PREFIX
 from ..staged import OBJECTS, StagedPath, staged_paths
 from ..storage_classes import node_stores
 from .libraries import AwsOfiNccl, Dcgm
-from .protocol import Hook, HookContext, HookResult, HostNode, Node
+from .protocol import Hook, HookContext, HookResult, Node
 from .ssh import Ssh
 
 _MAX_NOTES = 100
@@ -198,7 +198,7 @@ def apply_hooks(
             ),
         )
     context = HookContext(engine=engine, runtime=runtime)
-    node = node or HostNode()
+    node = node or Node()
     known = {hook.name: hook for hook in hooks}
     notes = [] if engine in _FORWARDS_ANNOTATIONS else [*_unused_annotations(request.edf.annotations, engine)]
     for name, settings in enabled.items():

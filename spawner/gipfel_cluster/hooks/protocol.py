@@ -2,18 +2,17 @@
 
 import os
 import socket
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ..engines.devices import ldconfig_output
 from ..engines.protocol import ContainerRequest
 from ..model import Frozen
 from ..runtime.model import Runtime
 
 #: Slingshot (cxi), InfiniBand, Ethernet of 100 Gbit/s or more, or slower Ethernet.
 Network = Literal["cxi", "infiniband", "tcp-100g", "tcp"]
-_SECONDS = 10
 _FAST_MBIT = 100_000
 
 
@@ -32,31 +31,6 @@ class HookContext(Frozen):
     runtime: Runtime | None
 
 
-class Node(Protocol):
-    """Read-only facts about a machine."""
-
-    def user_id(self) -> int:
-        """Return the id of the user who runs the container."""
-
-    def name(self) -> str:
-        """Return the name under which other machines reach this one."""
-
-    def network(self) -> Network:
-        """Return the fastest network whose devices are present and up."""
-
-    def infiniband(self) -> tuple[str, ...]:
-        """Return the names of the InfiniBand devices with an active port, without RoCE devices."""
-
-    def libraries(self) -> dict[str, str]:
-        """Return the shared libraries of ``ldconfig -p``: name -> path."""
-
-    def is_socket(self, path: str) -> bool:
-        """Return whether a path is a socket."""
-
-    def listens(self, port: int) -> bool:
-        """Return whether a process on this machine listens on a TCP port."""
-
-
 class Hook(Protocol):
     """The implementation of the annotations ``com.hooks.<name>.*``; it is called only if they enable it."""
 
@@ -65,7 +39,7 @@ class Hook(Protocol):
         """Return the name in the annotations."""
 
     def apply(
-        self, request: ContainerRequest, settings: Mapping[str, str], context: HookContext, node: Node
+        self, request: ContainerRequest, settings: Mapping[str, str], context: HookContext, node: "Node"
     ) -> HookResult:
         """Change a request as the annotations say; an unavailable feature is a note, never an error.
 
@@ -76,8 +50,8 @@ class Hook(Protocol):
         """
 
 
-class HostNode:
-    """The machine that this process runs on."""
+class Node:
+    """Read-only facts about the machine that this process runs on."""
 
     def __init__(self, system: Path = Path("/sys"), processes: Path = Path("/proc")) -> None:
         self._system = system
@@ -114,15 +88,7 @@ class HostNode:
 
     def libraries(self) -> dict[str, str]:
         """Return the shared libraries of ``ldconfig -p``: name -> path."""
-        for program in ("/sbin/ldconfig", "ldconfig"):
-            try:
-                done = subprocess.run(
-                    [program, "-p"], capture_output=True, text=True, timeout=_SECONDS, check=True
-                )
-            except (OSError, subprocess.SubprocessError):
-                continue
-            return parse_libraries(done.stdout)
-        return {}
+        return parse_libraries(ldconfig_output())
 
     def is_socket(self, path: str) -> bool:
         """Return whether a path is a socket."""

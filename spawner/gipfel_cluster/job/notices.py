@@ -41,6 +41,16 @@ _MAX_FILES = 2000
 _REPORTED: dict[str, JobKind] = {"gpus_idle": "idle", "checkpoint_space": "checkpoint"}
 
 
+#: Noun for each kind of job, and the option with its name.
+_NOUNS = {
+    "server": ("Notebook server", ""),
+    "launch": ("Launch", "name"),
+    "service": ("Service", "service"),
+    "build": ("Image", "target"),
+    "notebook": ("Batch notebook", "notebook"),
+}
+
+
 class EventFollower:
     """Reads the lines that are appended to the event files of a run."""
 
@@ -248,15 +258,9 @@ def duration(seconds: float) -> str:
 
 
 def _what(spec: JobSpec) -> str:
-    if spec.kind == "server":
-        return "Notebook server"
-    if spec.kind == "launch":
-        return f"Launch {spec.options.get('name') or ''}".strip()
-    if spec.kind == "service":
-        return f"Service {spec.options.get('service') or ''}".strip()
-    if spec.kind == "build":
-        return f"Image {Path(str(spec.options.get('target') or '')).name}".strip()
-    return f"Batch notebook {Path(str(spec.options.get('notebook') or '')).name}".strip()
+    noun, option = _NOUNS[spec.kind]
+    name = str(spec.options.get(option) or "")
+    return f"{noun} {Path(name).name if spec.kind in {'build', 'notebook'} else name}".strip()
 
 
 def _workload(spec: JobSpec, job_id: str) -> str:

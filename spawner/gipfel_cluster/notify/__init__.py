@@ -6,7 +6,8 @@ import re
 import stat
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
@@ -181,14 +182,14 @@ def _check_url(url: str, *, is_secret: bool = True) -> str:
     return url
 
 
-def _check_hub(url: str) -> str:
-    # Nothing is sent there: messages link to it.
-    return _check_url(url, is_secret=False)
+def _secret(check: Callable[[str], object]) -> AfterValidator:
+    """Return the validator of a secret whose text `check` validates."""
 
+    def validate(secret: SecretStr) -> SecretStr:
+        check(secret.get_secret_value())
+        return secret
 
-def _check_secret_url(url: SecretStr) -> SecretStr:
-    _check_url(url.get_secret_value())
-    return url
+    return AfterValidator(validate)
 
 
 def _matches(pattern: re.Pattern[str], what: str) -> AfterValidator:
@@ -200,10 +201,9 @@ def _matches(pattern: re.Pattern[str], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _check_token(value: SecretStr) -> SecretStr:
-    if value.get_secret_value() and not _TOKEN.fullmatch(value.get_secret_value()):
+def _check_token(value: str) -> None:
+    if value and not _TOKEN.fullmatch(value):
         raise ValueError("must have no blanks and only ASCII characters")
-    return value
 
 
 def _check_ascii(value: str) -> str:
@@ -212,13 +212,9 @@ def _check_ascii(value: str) -> str:
     return value
 
 
-def _check_password(value: SecretStr) -> SecretStr:
-    _check_ascii(value.get_secret_value())
-    return value
-
-
-HubUrl = Annotated[str, AfterValidator(_check_hub)]
-SecretUrl = Annotated[SecretStr, AfterValidator(_check_secret_url)]
+# Nothing is sent there: messages link to it.
+HubUrl = Annotated[str, AfterValidator(partial(_check_url, is_secret=False))]
+SecretUrl = Annotated[SecretStr, _secret(_check_url)]
 Address = Annotated[str, _matches(_ADDRESS, "an address such as me@example.org")]
 
 
@@ -232,7 +228,7 @@ class NtfySettings(Frozen):
     """A topic of an ntfy server: ``url`` is ``https://SERVER/TOPIC``."""
 
     url: SecretUrl
-    token: Annotated[SecretStr, AfterValidator(_check_token)] = SecretStr("")
+    token: Annotated[SecretStr, _secret(_check_token)] = SecretStr("")
 
     @model_validator(mode="after")
     def _has_topic(self) -> "NtfySettings":
@@ -254,7 +250,7 @@ class EmailSettings(Frozen):
     sender: Address = Field(alias="from")
     to: tuple[Address, ...] = Field(min_length=1, max_length=5)
     user: Annotated[str, AfterValidator(_check_ascii)] = ""
-    password: Annotated[SecretStr, AfterValidator(_check_password)] = SecretStr("")
+    password: Annotated[SecretStr, _secret(_check_ascii)] = SecretStr("")
     security: Literal["starttls", "tls", "none"] = "starttls"
 
     @model_validator(mode="after")

@@ -9,7 +9,6 @@ outcomes. A supervisor starts ``python -I -m gipfel_cluster.notify``, which call
 so that it does not depend on services.
 """
 
-import contextlib
 import http
 import http.client
 import json
@@ -275,7 +274,7 @@ def send_to_all(
     A service that does not respond within `limit_s` seconds has failed.
     """
     outcomes = _send(settings, message, settings.channels, limit_s)
-    with contextlib.suppress(OSError), locked_state(environment) as (state, write):
+    with suppress(OSError), locked_state(environment) as (state, write):
         write(state.model_copy(update={"outcomes": {**state.outcomes, **outcomes}}))
     return outcomes
 

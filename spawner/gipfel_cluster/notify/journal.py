@@ -4,9 +4,7 @@
 use `Reporter`.
 """
 
-import contextlib
 import errno
-import fcntl
 import json
 import os
 import subprocess
@@ -14,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
 from ..environment import without_tokens
 from ..model import Frozen
+from ..process.locks import lock_within
 from ..regular_files import read_regular, read_tail
 from ..runs import make_private, write_atomically
 from . import Event, PlainText, settings_file
@@ -95,7 +94,7 @@ def read_state(environment: Mapping[str, str]) -> SendState:
         return SendState()
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked_state(
     environment: Mapping[str, str],
 ) -> Iterator[tuple[SendState, Callable[[SendState], None]]]:
@@ -114,23 +113,15 @@ def locked_state(
         )
 
 
-@contextlib.contextmanager
+@contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of the directory, which is created if it is missing. Raises as `locked_state`."""
     make_private(folder)
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        deadline = time.monotonic() + _LOCK_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{folder / _LOCK} is held by another process") from None
-                time.sleep(0.02)
-            except OSError:
-                break  # The file system has no locks; a message may then be sent twice.
+        # If the file system has no locks, a message may be sent twice.
+        if not lock_within(descriptor, _LOCK_S):
+            raise TimeoutError(f"{folder / _LOCK} is held by another process")
         yield
     finally:
         os.close(descriptor)
@@ -200,7 +191,7 @@ def read_events(environment: Mapping[str, str], since_ns: int = 0) -> tuple[Even
         return ()
     events = []
     for line in content.split(b"\n"):
-        with contextlib.suppress(ValidationError, json.JSONDecodeError):
+        with suppress(ValidationError, json.JSONDecodeError):
             event = Event.model_validate_json(line)
             if event.time_ns > since_ns:
                 events.append(event)

@@ -19,6 +19,7 @@ from pathlib import Path
 LOCKS_DIRECTORY = "k"
 
 _POLL_S = 0.5
+_RETRY_S = 0.02
 
 
 def create_lock_file(folder: Path) -> tuple[Path, int]:
@@ -53,6 +54,25 @@ def wait_for_lock_holders(folder: Path, report: Callable[[tuple[int, ...]], None
     while pids := lock_holders(folder):
         report(pids)
         time.sleep(_POLL_S)
+
+
+def lock_within(descriptor: int, limit_s: float) -> bool:
+    """Lock an open file; return False if another process holds its lock for longer than `limit_s` seconds.
+
+    On a file system without locks return True: its files count as locked.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_RETRY_S)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 def _is_locked(path: Path) -> bool:

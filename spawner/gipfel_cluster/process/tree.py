@@ -52,10 +52,8 @@ class Process(Frozen):
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.alive:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                return
 
 
 def descendants(root: int) -> tuple[int, ...]:
@@ -80,11 +78,7 @@ def kill_tree(root: int) -> None:
         below = descendants(root)
         if not below:
             return
-        for pid in below:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+        signal_all(below, signal.SIGKILL)
 
 
 def end_child(process: "subprocess.Popen[Any]", limit_s: float) -> bool:

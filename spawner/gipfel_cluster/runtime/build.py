@@ -136,7 +136,7 @@ def _build(
     tree.chmod(0o755)
     _fill(tree, distributions, description, folders, progress)
     progress("checking that it works")
-    check_runtime(_runtime(installation.folder, description), at=tree)
+    check_runtime(Runtime.of(installation.folder, description), at=tree)
     if not is_file:
         installation.publish()
         return
@@ -144,17 +144,6 @@ def _build(
     file = installation.building / "file"
     make_squashfs(tree, file)
     installation.publish(file)
-
-
-def _runtime(folder: Path, description: Description) -> Runtime:
-    return Runtime(
-        root=str(folder),
-        prefix=description.prefix,
-        python=f"{description.prefix}/bin/python3",
-        version=description.version,
-        arch=description.arch,
-        programs=description.programs,
-    )
 
 
 def _fill(

@@ -4,7 +4,6 @@ A replaced runtime is kept beside the new one for containers that have it mounte
 `remove_old_runtimes` removes it.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -16,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -275,10 +274,10 @@ def _used_paths(process: Path) -> bytes:
         except OSError:  # it has ended, or belongs to another user
             continue
     links = [process / name for name in ("exe", "cwd", "root")]
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         # The squashfuse process of a mounted file has it open; the file is in no list of mounts.
         links += (process / "fd").iterdir()
     for link in links:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             paths += b"\n" + os.fsencode(link.readlink())
     return paths

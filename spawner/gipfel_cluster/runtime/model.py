@@ -8,17 +8,17 @@ import json
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import ValidationError, field_validator
+from pydantic import field_validator
 
 from ..edf.image import check_image, read_image_file
 from ..edf.model import Mount
 from ..model import Frozen, GipfelError, OneLine
+from ..regular_files import read_regular
 
 #: The file with the description of a runtime, in its top directory.
 DESCRIPTION = "runtime.json"
@@ -94,6 +94,11 @@ class Runtime(Frozen):
                 f"The runtime {root} is for {description.arch}, this machine is {machine}.",
                 f"Build one on a {machine} machine with `gipfel runtime build`.",
             )
+        return cls.of(root, description)
+
+    @classmethod
+    def of(cls, root: Path, description: Description) -> "Runtime":
+        """Return the runtime with this description whose directory or file is `root`."""
         return cls(
             root=str(root),
             prefix=description.prefix,
@@ -145,8 +150,12 @@ def read_description(root: Path) -> Description:
         It is missing, unreadable or not valid for this version.
     """
     try:
-        content = _read_from_image(root) if root.is_file() else _read_from_directory(root / DESCRIPTION)
-        description = Description.model_validate_json(content)
+        content = (
+            _read_from_image(root)
+            if root.is_file()
+            else read_regular(root / DESCRIPTION, _DESCRIPTION_BYTES, follow=True)
+        )
+        return Description.model_validate_json(content)
     except FileNotFoundError as error:
         raise GipfelError(
             f"There is no runtime in {root}.", f"Build one with `gipfel runtime build {root}`."
@@ -155,12 +164,11 @@ def read_description(root: Path) -> Description:
         raise GipfelError(
             f"The runtime {root} can't be read: {error.strerror}.", "Make it readable for its users."
         ) from error
-    except (ValueError, ValidationError) as error:
+    except ValueError as error:
         raise GipfelError(
             f"{root / DESCRIPTION} is not valid for this version of Gipfel.",
             f"Build the runtime again with `gipfel runtime build {root}`.",
         ) from error
-    return description
 
 
 def check_runtime(runtime: Runtime, *, at: Path | None = None) -> None:
@@ -213,15 +221,6 @@ def interpreter(runtime: Runtime, folder: Path) -> tuple[str, ...]:
         )
     library = str(folder / "lib")
     return (str(loaders[0]), "--library-path", library, str(folder / "bin" / "python3"))
-
-
-def _read_from_directory(path: Path) -> bytes:
-    # Opening a pipe must not block, and the size is limited.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(path)
-        return file.read(_DESCRIPTION_BYTES)
 
 
 def _read_from_image(root: Path) -> bytes:

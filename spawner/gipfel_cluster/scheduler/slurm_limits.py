@@ -22,6 +22,7 @@ Resource = Literal["gpus", "cpus", "nodes", "gpu_minutes", "minutes", "jobs", "s
 
 _TRES: Mapping[str, Resource] = {"gres/gpu": "gpus", "cpu": "cpus", "node": "nodes"}
 _LIMITED = re.compile(r"([A-Za-z/]+(?::[^=,(]+)?)=([0-9]+)(?:\(([0-9]+)\))?")
+_GPU_MINUTES = re.compile(r"gres/gpu(?::[^=]+)?=([0-9]+)\(([0-9]+)\)")
 _COUNT = re.compile(r"([0-9]+)\(([0-9]+)\)")
 _NAME = re.compile(r"([^(]*)(?:\([0-9]+\))?")
 _BRACES = re.compile(r"([^\s{}=]+)=\{([^{}]*)\}")
@@ -176,56 +177,65 @@ def _applies(limit: Limit, job: RequestedJob) -> bool:
     return limit.account == job.account if limit.account else limit.qos == job.qos
 
 
-class _Record(Frozen):
-    """A line of the controller's answer: an association or a QoS."""
+class AssociationRecord(Frozen):
+    """An association: its account, the account above it, its user (empty for the account's own association).
+
+    ``gpu_minutes`` has its limits of GPU minutes, also of single types, as pairs of limit and use.
+    """
 
     account: str = ""
     user: str = ""
     parent: str = ""
     partition: str = ""
     limits: tuple[Limit, ...] = ()
+    gpu_minutes: tuple[tuple[int, int], ...] = ()
 
 
 def parse_limits(output: str, user: str) -> tuple[Limit, ...]:
     """Parse ``scontrol --oneliner show assoc_mgr flags=assoc,qos``; return the limits of the user's jobs."""
-    associations: list[_Record] = []
-    found: list[Limit] = []
-    for line in output.splitlines():
-        if line.startswith("ClusterName="):
-            associations.append(_association(line))
-        elif line.startswith("QOS="):
-            found += _qos_limits(line, user)
-    accounts = {each.account: each for each in associations if not each.user}
-    by_account: list[Limit] = []
-    for own in associations:
+    found = [
+        limit.model_copy(update={"account": path[0].account})
+        for path in association_paths(output, user)
         # An association of a single partition does not limit jobs in others, and the partition is unknown
         # here.
-        if own.user != user or own.partition:
-            continue
-        for each in (own, *_above(own.account, accounts)):
-            by_account += [limit.model_copy(update={"account": own.account}) for limit in each.limits]
-    return (*by_account, *found)
+        if not path[0].partition
+        for each in path
+        for limit in each.limits
+    ]
+    for line in output.splitlines():
+        if line.startswith("QOS="):
+            found += _qos_limits(line, user)
+    return tuple(found)
 
 
-def _above(name: str, accounts: Mapping[str, _Record]) -> Iterator[_Record]:
-    for _ in range(_MAX_DEPTH):
-        if name not in accounts:
-            return
-        yield accounts[name]
-        name = accounts[name].parent
+def association_paths(output: str, user: str) -> Iterator[list[AssociationRecord]]:
+    """Yield each of the user's associations in such an output, followed by its account and all above it."""
+    lines = (line for line in output.splitlines() if line.startswith("ClusterName="))
+    records = [_association(line) for line in lines]
+    accounts = {each.account: each for each in records if not each.user}
+    for own in records:
+        if own.user == user:
+            path, name = [own], own.account
+            while name in accounts and len(path) <= _MAX_DEPTH:
+                path.append(accounts[name])
+                name = accounts[name].parent
+            yield path
 
 
-def _association(line: str) -> _Record:
+def _association(line: str) -> AssociationRecord:
     fields = _fields(line.split())
     account, user = fields.get("Account", ""), _name(fields.get("UserName", ""))
     holder = f"{user} in account {account}" if user else f"account {account}"
     template = Limit(holder=holder, account=account, resource="jobs", name="", limit=0)
-    return _Record(
+    return AssociationRecord(
         account=account,
         user=user,
         parent=_name(fields.get("ParentAccount", "")),
         partition=fields.get("Partition", ""),
         limits=tuple(_limits(fields, template)),
+        gpu_minutes=tuple(
+            (int(limit), int(used)) for limit, used in _GPU_MINUTES.findall(fields.get("GrpTRESMins", ""))
+        ),
     )
 
 

@@ -32,8 +32,8 @@ _AVAILABLE_STATE = re.compile(r"(idle|mixed|allocated|completing|planned)[~#-]?"
 _IDLE_STATE = re.compile(r"(idle|planned)[~#-]?")
 # In the output of `sbatch --test-only`.
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
-# sacctmgr would read other names as a list or as an option.
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
+#: Slurm's commands would read other names as a list or as an option.
+USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
 #: A start that is expected sooner counts as immediate.
 _IMMEDIATE_S = 60
 _GROUPS_LIMIT_S = 10.0
@@ -84,7 +84,7 @@ class SlurmSite:
 
     async def choices(self, user: str) -> Choices:
         """Return a user's associations with their limits, and the reservations that the user may use."""
-        if not _USER.fullmatch(user):
+        if not USER.fullmatch(user):
             raise GipfelError(f"{user!r} is not a valid Unix user name.", "Log in with another name.")
         associations, default = await self._associations(user)
         accounts = {each.account for each in associations or ()}
@@ -171,7 +171,7 @@ def parse_partitions(output: str) -> tuple[Partition, ...]:
         free = _subtract(gpus, parse_gpus(used)) if is_open and used else ()
         partitions[name] = before.model_copy(
             update={
-                "gpus": _maximum(before.gpus, gpus),
+                "gpus": _combine(before.gpus, gpus, max),
                 "total_gpus": _add(before.total_gpus, gpus, count),
                 "idle_gpus": _add(before.idle_gpus, free, count),
                 "nodes": before.nodes + count,
@@ -258,10 +258,6 @@ def groups_of(user: str) -> tuple[str, ...]:
         except KeyError:
             continue
     return tuple(names)
-
-
-def _maximum(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...]) -> tuple[GpuCount, ...]:
-    return _combine(one, other, max)
 
 
 def _add(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...], times: int) -> tuple[GpuCount, ...]:

@@ -9,20 +9,18 @@ The module also reads how long a user's jobs waited, and formats the output of `
 """
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import date, datetime, timedelta
 
 from ..model import Frozen, GipfelError
 from .protocol import GpuBudget, GpuUsage, Quota, Waits
-from .slurm_limits import Share, Spent, limit_text
-from .slurm_site import RunCommand
+from .slurm_limits import Share, Spent, association_paths, limit_text
+from .slurm_site import USER, RunCommand
 
-# sacct and scontrol would read other names as a list or as an option.
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
-_LIMIT = re.compile(r"gres/gpu(?::[^=]+)?=([0-9]+)\(([0-9]+)\)")
-_NAME = re.compile(r"([^(]*)(?:\([0-9]+\))?")
+#: Without --truncate a job that began earlier counts in full; without --duplicates a requeued job's earlier
+#: runs are left out.
+_OF_MONTH = ("--truncate", "--duplicates")
 _WAIT_DAYS = 90
 #: 0.95**59 < 0.05: fewer jobs can't bound the 95th percentile with a confidence of 95 %.
 _MIN_JOBS_FOR_BOUND = 59
@@ -30,7 +28,6 @@ _MIN_JOBS_FOR_BOUND = 59
 _SIZES = ((0, "0"), (1, "1"), (7, "2-7"), (31, "8-31"))
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_USER = "Invalid user"
-_MAX_DEPTH = 50
 #: Slurm stores 2**64 - 1 or - 2 where it knows no energy; no job of a month uses 2**62 J.
 _MAX_JOULES = 2**62
 #: Prefix of the names of Gipfel's jobs, before the name of a service or one of the other kinds.
@@ -53,14 +50,10 @@ class SlurmUsage:
         GipfelError
             Slurm did not answer in time.
         """
-        if not _USER.fullmatch(user):
+        if not USER.fullmatch(user):
             raise GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")
-        # Without --truncate a job that began earlier counts in full; without --duplicates a requeued job's
-        # earlier runs are left out.
-        argv = ("sacct", "--noheader", "--parsable2", "--allocations", "--truncate", "--duplicates")
-        window = (f"--user={user}", f"--starttime={since.isoformat()}", "--endtime=now")
         try:
-            jobs = await self._run((*argv, *window, "--format=AllocTRES,ElapsedRaw"))
+            jobs = await self._sacct(user, since, "AllocTRES,ElapsedRaw", *_OF_MONTH)
         except GipfelError as error:
             if _NO_ACCOUNTING in error.problem or "can't be run" in error.problem:
                 return GpuUsage()
@@ -73,12 +66,12 @@ class SlurmUsage:
         except GipfelError:
             # Some sites refuse this query; the hours are known without it.
             budgets = ()
-        hours, energy = parse_gpu_hours(jobs.output), parse_energy(jobs.output)
+        hours, energy = parse_gpu_hours(jobs), parse_energy(jobs)
         return GpuUsage(used=hours, energy_kwh=energy, budgets=budgets, shares=await self.shares(user))
 
     async def shares(self, user: str) -> tuple[Share, ...]:
         """Return the user's shares, from ``sshare``; empty if Slurm does not weigh jobs by them."""
-        if not _USER.fullmatch(user):
+        if not USER.fullmatch(user):
             return ()
         fields = "Account,User,NormShares,EffectvUsage,FairShare"
         argv = ("sshare", "--noheader", "--parsable2", f"--users={user}", f"--format={fields}")
@@ -89,34 +82,29 @@ class SlurmUsage:
 
     async def spent(self, user: str, since: date) -> tuple[Spent, ...]:
         """Return the user's GPU hours since the beginning of a day, by account and service."""
-        if not _USER.fullmatch(user):
+        if not USER.fullmatch(user):
             return ()
-        argv = ("sacct", "--noheader", "--parsable2", "--allocations", "--truncate", "--duplicates")
-        window = (f"--user={user}", f"--starttime={since.isoformat()}", "--endtime=now")
+        fields = "Account,AllocTRES,ElapsedRaw,JobName%80"
         try:
-            jobs = await self._run((*argv, *window, "--format=Account,AllocTRES,ElapsedRaw,JobName%80"))
+            return parse_spent(await self._sacct(user, since, fields, *_OF_MONTH))
         except GipfelError:
             return ()
-        return parse_spent(jobs.output)
 
     async def waits(self, user: str, now: datetime) -> tuple[Waits, ...]:
         """Return how long the user's jobs of the last 90 days waited; empty if Slurm has no accounting."""
-        if not _USER.fullmatch(user):
+        if not USER.fullmatch(user):
             return ()
-        since = (now - timedelta(days=_WAIT_DAYS)).date().isoformat()
-        argv = (
-            "sacct",
-            "--noheader",
-            "--parsable2",
-            "--allocations",
-            f"--user={user}",
-            f"--starttime={since}",
-        )
+        since = (now - timedelta(days=_WAIT_DAYS)).date()
         try:
-            jobs = await self._run((*argv, "--endtime=now", "--format=Partition,ReqTRES,Eligible,Start"))
+            return parse_waits(await self._sacct(user, since, "Partition,ReqTRES,Eligible,Start"))
         except GipfelError:
             return ()
-        return parse_waits(jobs.output)
+
+    async def _sacct(self, user: str, since: date, fields: str, *options: str) -> str:
+        """Return these fields of the user's jobs since the beginning of a day, a line for each job."""
+        argv = ("sacct", "--noheader", "--parsable2", "--allocations", *options, f"--user={user}")
+        window = (f"--starttime={since.isoformat()}", "--endtime=now", f"--format={fields}")
+        return (await self._run((*argv, *window))).output
 
 
 def parse_waits(output: str) -> tuple[Waits, ...]:
@@ -335,30 +323,14 @@ def _spent_lines(spent: Iterable[Spent]) -> Iterator[str]:
         yield f"{account or 'no account'}: {sum(each.gpu_hours for each in rows):.1f}{of_services}"
 
 
-class _Association(Frozen):
-    """One association: its account, the account above it, its user (empty for the account's own association).
-
-    ``minutes`` has its limits of GPU minutes, as pairs of limit and use.
-    """
-
-    account: str
-    parent: str
-    user: str
-    minutes: tuple[tuple[int, int], ...]
-
-
 def parse_budgets(output: str, user: str) -> tuple[GpuBudget, ...]:
     """Parse ``scontrol --oneliner show assoc_mgr``; return a budget for each account with a limit.
 
     An account has no budget if neither it nor any account above it has a limit.
     """
-    records = [_association(line) for line in output.splitlines() if line.startswith("ClusterName=")]
-    accounts = {each.account: each for each in records if not each.user}
     budgets: dict[str, GpuBudget] = {}
-    for own in records:
-        if own.user != user:
-            continue
-        pairs = [pair for each in (own, *_above(own.account, accounts)) for pair in each.minutes]
+    for own, *above in association_paths(output, user):
+        pairs = [pair for each in (own, *above) for pair in each.gpu_minutes]
         if pairs:
             limit, used = min(pairs, key=lambda pair: pair[0] - pair[1])
             left = max(limit - used, 0) / 60
@@ -368,31 +340,6 @@ def parse_budgets(output: str, user: str) -> tuple[GpuBudget, ...]:
             if before is None or before.remaining < left:
                 budgets[own.account] = budget
     return tuple(budgets.values())
-
-
-def _above(name: str, accounts: Mapping[str, _Association]) -> Iterable[_Association]:
-    """Return the account and all accounts above it."""
-    path: list[_Association] = []
-    while name in accounts and len(path) < _MAX_DEPTH:
-        path.append(accounts[name])
-        name = accounts[name].parent
-    return path
-
-
-def _association(line: str) -> _Association:
-    fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-
-    def name(field: str) -> str:
-        match = _NAME.match(fields.get(field, ""))
-        return match[1] if match else ""
-
-    minutes = _LIMIT.findall(fields.get("GrpTRESMins", ""))
-    return _Association(
-        account=fields.get("Account", ""),
-        parent=name("ParentAccount"),
-        user=name("UserName"),
-        minutes=tuple((int(limit), int(used)) for limit, used in minutes),
-    )
 
 
 def _number(text: str) -> int:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -47,26 +46,13 @@ _START_S = 75.0
 _START_REPLY: TypeAdapter[Refusal | Started] = TypeAdapter(Refusal | Started, config=DEFER_BUILD)
 
 
-class _Channel(Protocol):
-    """The connection to a step's supervisor."""
-
-    def poll(self, seconds: float) -> int | None:
-        """Wait at most `seconds` for the end; return the exit status, None if the step still runs."""
-
-    def signal(self, number: int) -> None:
-        """Send a signal."""
-
-    def close(self) -> None:
-        """Disconnect, which stops a running step."""
-
-
 class StepHandle:
     """A step that was started, and its state; the step is stopped when this process ends.
 
     Use it as a context manager to stop the step at the end of a block.
     """
 
-    def __init__(self, spec: StepSpec, channel: _Channel) -> None:
+    def __init__(self, spec: StepSpec, channel: "ChildSupervisor | BrokerSupervisor") -> None:
         self.spec = spec
         self._channel = channel
         self._status: int | None = None

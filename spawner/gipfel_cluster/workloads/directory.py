@@ -33,6 +33,7 @@ from pydantic import ValidationError
 
 from ..model import Frozen, GipfelError, one_line
 from ..process.fork import ForkedProgram, can_fork
+from ..process.locks import lock_within
 from ..process.tree import Process
 from ..regular_files import last_line, open_log, read_regular
 from ..runs import make_private, runs_root, write_atomically
@@ -143,14 +144,11 @@ def hold_supervisor_lock(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        deadline = time.monotonic() + _LOCK_TIMEOUT_S
-        while not _try_lock(lock):
-            # A process that corrects the state of a lost workload holds the lock for a moment.
-            if time.monotonic() > deadline:
-                raise GipfelError(
-                    f"Another process supervises the workload in {folder} already.", "See `gipfel ps`."
-                )
-            time.sleep(0.1)
+        # A process that corrects the state of a lost workload holds the lock for a moment.
+        if not lock_within(lock, _LOCK_TIMEOUT_S):
+            raise GipfelError(
+                f"Another process supervises the workload in {folder} already.", "See `gipfel ps`."
+            )
         yield
     finally:
         os.close(lock)
@@ -219,16 +217,6 @@ def _write_lost(folder: Path, state: State, reason: str) -> State:
             return current
         return write_state(folder, ended)
     return ended
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 _MAX_NUMBER = 100_000

@@ -80,7 +80,17 @@ def run_in_image(
         posix.chdir(workspace)
         mounts, environment = _assemble(plan, layers, servers, sources, ids)
         posix.chdir("/")
-        return bwrap.run(_options(plan, workspace, mounts, environment, ids))
+        options = bwrap_options(
+            f"{workspace}/merged",
+            mounts,
+            writable=plan.writable,
+            ids=ids,
+            workdir=plan.workdir or "/",
+            environment=environment,
+            hidden=workspace,
+            devices=plan.devices,
+        )
+        return bwrap.run(options)
 
 
 def _wait(servers: "Sequence[SquashfsServer]") -> None:
@@ -108,25 +118,6 @@ def _assemble(
     options = "lowerdir=lower,upperdir=upper,workdir=work,userxattr"
     namespaces.mount("overlay", "merged", "overlay", options=options, label="The container's root")
     return mounts, environment
-
-
-def _options(
-    plan: ContainerPlan,
-    workspace: str,
-    mounts: "Sequence[PlannedMount]",
-    environment: "Mapping[str, str]",
-    ids: tuple[int, int],
-) -> list[str]:
-    return bwrap_options(
-        f"{workspace}/merged",
-        mounts,
-        writable=plan.writable,
-        ids=ids,
-        workdir=plan.workdir or "/",
-        environment=environment,
-        hidden=workspace,
-        devices=plan.devices,
-    )
 
 
 def _run_in_podman(
@@ -174,7 +165,7 @@ def _prepare(
     covered = [*SYSTEM_DIRECTORIES]
     for folder in SYSTEM_DIRECTORIES:
         layers.make_directory(folder)
-    mounts = _driver_mounts(plan, layers, environment)
+    mounts = mount_driver_files(layers, plan.driver if driver_is_enabled(environment) else ())
     for mount, mounted in zip(plan.mounts, sources, strict=True):
         source = mounted if mount.squashfs else mount.source
         destination = layers.resolve(mount.destination)
@@ -186,14 +177,6 @@ def _prepare(
         if folder.startswith("/") and not _is_covered(layers.resolve(folder), covered):
             layers.make_directory(folder)
     return mounts
-
-
-def _driver_mounts(
-    plan: ContainerPlan, layers: Layers, environment: "Mapping[str, str]"
-) -> list[PlannedMount]:
-    if not plan.driver:
-        return []
-    return mount_driver_files(layers, plan.driver) if driver_is_enabled(environment) else []
 
 
 def _is_covered(path: str, mounted: "Sequence[str]") -> bool:

@@ -5,7 +5,7 @@ import select
 import time
 
 from ...namespaces import SandboxError
-from .supervise import RESET_SIGNALS, shell_status, wait_for_child
+from .supervise import RESET_SIGNALS, forward_to, shell_status, wait_for_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,12 +69,7 @@ class Bwrap:
         process = self._status.command() or self._child
         child, self._child = self._child, 0
 
-        def forward(number: int) -> None:
-            try:
-                posix.kill(process, number)
-            except ProcessLookupError:
-                pass
-
+        forward = forward_to(process)
         ended: dict[int, int] = {}
         code = wait_for_child(child, forward, ended)
         if code < 0 and (process in ended or _is_alive(process)):
@@ -106,14 +101,7 @@ def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
         The command's exit status as podman reports it; 125 if podman failed and wrote the reason.
     """
     child = posix.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=RESET_SIGNALS)
-
-    def forward(number: int) -> None:
-        try:
-            posix.kill(child, number)
-        except ProcessLookupError:
-            pass
-
-    return shell_status(wait_for_child(child, forward))
+    return shell_status(wait_for_child(child, forward_to(child)))
 
 
 def _is_alive(process: int) -> bool:

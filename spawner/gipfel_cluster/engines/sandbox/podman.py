@@ -60,11 +60,7 @@ def run() -> int:
         for source, target in mounts:
             os.makedirs(target, mode=0o700, exist_ok=True)
             servers.append(mount_squashfs(program, source, target, allow_other=True))
-        environment = dict(os.environ)
-        if ids[0]:
-            environment["_CONTAINERS_USERNS_CONFIGURED"] = "done"
-            environment["_CONTAINERS_ROOTLESS_UID"], environment["_CONTAINERS_ROOTLESS_GID"] = map(str, ids)
-        return run_podman(sys.argv[2:], environment)
+        return run_podman(sys.argv[2:], dict(os.environ) | (_rootless_variables(ids) if ids[0] else {}))
     except (SandboxError, OSError) as error:
         sys.stderr.write(f"gipfel: {error}\n")
         return _FAILED
@@ -173,11 +169,16 @@ def podman_environment(
     environment = {name: value for name, value in host.items() if is_read_by_podman(name)}
     environment |= {name: value for name, value in container.items() if not is_read_by_podman(name)}
     environment["XDG_RUNTIME_DIR"] = folder
-    if ids != (0, 0):
-        # Set as by "podman unshare", so that podman does not create another user namespace.
-        environment["_CONTAINERS_USERNS_CONFIGURED"] = "done"
-        environment["_CONTAINERS_ROOTLESS_UID"], environment["_CONTAINERS_ROOTLESS_GID"] = map(str, ids)
-    return environment
+    return environment | (_rootless_variables(ids) if ids != (0, 0) else {})
+
+
+def _rootless_variables(ids: tuple[int, int]) -> dict[str, str]:
+    """Return variables as of "podman unshare", so that podman does not create another user namespace."""
+    return {
+        "_CONTAINERS_USERNS_CONFIGURED": "done",
+        "_CONTAINERS_ROOTLESS_UID": str(ids[0]),
+        "_CONTAINERS_ROOTLESS_GID": str(ids[1]),
+    }
 
 
 def is_read_by_podman(name: str) -> bool:

@@ -54,6 +54,18 @@ def wait_for_child(child: int, forward: "Callable[[int], None]", ended: dict[int
     return ended[child]
 
 
+def forward_to(process: int) -> "Callable[[int], None]":
+    """Return a function that sends a signal to a process, unless it has ended."""
+
+    def forward(number: int) -> None:
+        try:
+            posix.kill(process, number)
+        except ProcessLookupError:
+            pass
+
+    return forward
+
+
 def shell_status(code: int) -> int:
     """Return the exit status of a shell: 128 + n for -n, which means signal n."""
     return code if code >= 0 else 128 - code
