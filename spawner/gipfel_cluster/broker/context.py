@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..edf import Edf, Mount
 from ..image_verdict import SECURITY_VARIABLES
-from ..model import Frozen, GipfelError, OneLine
+from ..model import Frozen, GipfelError, OneLine, printable
 from ..runs import make_private
 from ..runtime import Runtime
 from ..scheduler.machine import SLURM_VARIABLES, scheduler_of
@@ -234,23 +234,16 @@ def variables_for_new_job(environment: Mapping[str, str]) -> dict[str, str]:
         or (
             name.isidentifier()
             and name.isascii()
-            and _is_text(value)
+            # Without bytes that are not UTF-8.
+            and value == printable(value)
             and not name.startswith((*_SCHEDULER_PREFIXES, *_JOB_PREFIXES))
         )
     }
 
 
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # It has bytes that are not UTF-8.
-        return False
-    return True
-
-
 def host_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return a process's variables, with bytes that are not UTF-8 replaced, since JSON can't hold them."""
     return {
-        name: os.fsencode(value).decode(errors="replace") if not _is_text(value) else value
+        name: os.fsencode(value).decode(errors="replace") if value != printable(value) else value
         for name, value in environment.items()
     }

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .lookup import SetupSteps
 from .model import MAX_KEY_PARTS, Diagnostic, Severity
@@ -135,12 +136,13 @@ class Source:
         self.file = file
         self.size = len(text)
         self._text = text
-        self._lines: LineIndex | None = None
+
+    @cached_property
+    def _lines(self) -> LineIndex:
+        return LineIndex(self._text)
 
     def line(self, path: Path) -> int | None:
         """Return the line of a value; the first call scans the text."""
-        if self._lines is None:
-            self._lines = LineIndex(self._text)
         return self._lines.line(*path)
 
 

@@ -229,7 +229,7 @@ def read_steps(edf: str) -> tuple[tuple[SetupSteps, ...], list[Diagnostic]]:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
             return (), [_steps_error(path, "is not a regular file", "Give a text file with lines of shell.")]
-        content = _read_limited(file)
+        content = os.pread(file, _MAX_STEPS_BYTES + 1, 0)
     finally:
         os.close(file)
     errors = [*_content_errors(path, content)]
@@ -237,13 +237,6 @@ def read_steps(edf: str) -> tuple[tuple[SetupSteps, ...], list[Diagnostic]]:
         return (), errors
     steps = SetupSteps(path=path, edf=edf, text=content.decode())
     return (steps,), [*_steps_warnings(steps, state)]
-
-
-def _read_limited(file: int) -> bytes:
-    content = b""
-    while len(content) <= _MAX_STEPS_BYTES and (piece := os.read(file, _MAX_STEPS_BYTES + 1 - len(content))):
-        content += piece
-    return content
 
 
 def orphan_steps(folder: str, names: list[str]) -> Iterator[Diagnostic]:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import Field, JsonValue, RootModel, ValidationInfo, field_validator
 
-from ..model import Frozen, GipfelError, one_line
+from ..model import Frozen, GipfelError, one_line, printable
 
 #: Bytes of one file.
 MAX_FILE_BYTES = 1 << 20
@@ -139,8 +139,7 @@ class Diagnostic(Frozen):
     @classmethod
     def _readable(cls, text: str, info: ValidationInfo) -> str:
         """Replace bytes that are not UTF-8, which JSON can't carry, and shorten long texts."""
-        text = shortened(text, _MAX_LENGTHS.get(info.field_name or "", MAX_PATH_BYTES))
-        return text if text.isascii() else text.encode("utf-8", "replace").decode()
+        return printable(shortened(text, _MAX_LENGTHS.get(info.field_name or "", MAX_PATH_BYTES)))
 
     @property
     def location(self) -> str:

@@ -6,8 +6,10 @@
 import os
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
+from ..model import printable
 from .document import Document, Entry
 from .expand import EXPANDERS, ExpansionError, Lookup, expand, split_fields
 from .image import image_environment
@@ -41,13 +43,12 @@ class Variables:
     def __init__(self, host: Mapping[str, str], image: str) -> None:
         self._host = host
         self._image = image
-        self._image_variables: Mapping[str, str] | None = None
         #: Names that were looked up and that only the image defines.
         self.image_only: list[str] = []
 
     def __call__(self, name: str) -> str | None:
         """Return the value, the image's before the host's, or None."""
-        value = self._read_image().get(name)
+        value = self._image_variables.get(name)
         if value is None:
             return self._host.get(name)
         if name not in self._host:
@@ -59,10 +60,9 @@ class Variables:
         """Return whether the image's variables can be read; they can't for an image in a registry."""
         return self._image.startswith("/")
 
-    def _read_image(self) -> Mapping[str, str]:
-        if self._image_variables is None:
-            self._image_variables = image_environment(Path(self._image)) if self.image_is_readable else {}
-        return self._image_variables
+    @cached_property
+    def _image_variables(self) -> Mapping[str, str]:
+        return image_environment(Path(self._image)) if self.image_is_readable else {}
 
 
 class Resolver:
@@ -181,7 +181,7 @@ class Resolver:
         if _FORBIDDEN.search(value):
             self._refuse(entry, "line-break", "the value holds a line break or NUL.", "Write it on one line.")
             return ""
-        if not value.isascii() and value != value.encode("utf-8", "replace").decode():
+        if value != printable(value):
             self._refuse(
                 entry, "no-text", "the value is not UTF-8 text.", "Check its variables and directories."
             )

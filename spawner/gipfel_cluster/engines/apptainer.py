@@ -117,24 +117,20 @@ def _notes(request: ContainerRequest) -> tuple[str, ...]:
         for flag in mount.flags
         if flag not in _SUPPORTED_FLAGS
     ]
-    if edf.devices:
-        notes.append(
-            "The engine apptainer gives access to all devices of the host, not only those of the EDF."
-        )
-    if edf.image_path is None and read_reference(edf.image).user:
-        notes.append("The user in the image's name is ignored: log in with 'apptainer registry login'.")
-    if edf.image_path is None:
-        notes.append(
-            "Only apptainer reads the variables of an image in a registry: "
-            "the host's value of a variable overrides the image's, except for PATH and LD_LIBRARY_PATH."
-        )
-    if edf.writable:
-        notes.append(
-            "Apptainer keeps changes to the image in memory, by default at most 64 MiB "
-            "('sessiondir max size' in the site's configuration)."
-        )
-    if edf.entrypoint and edf.image_path:
-        notes.append(
-            "For an image file the engine apptainer runs the entry point that Enroot wrote to /etc/rc."
-        )
-    return tuple(notes)
+    in_registry = edf.image_path is None
+    others = {
+        "The engine apptainer gives access to all devices of the host, not only those of the EDF.": (
+            edf.devices
+        ),
+        "The user in the image's name is ignored: log in with 'apptainer registry login'.": (
+            in_registry and read_reference(edf.image).user
+        ),
+        "Only apptainer reads the variables of an image in a registry: the host's value of a variable "
+        "overrides the image's, except for PATH and LD_LIBRARY_PATH.": in_registry,
+        "Apptainer keeps changes to the image in memory, by default at most 64 MiB "
+        "('sessiondir max size' in the site's configuration).": edf.writable,
+        "For an image file the engine apptainer runs the entry point that Enroot wrote to /etc/rc.": (
+            edf.entrypoint and not in_registry
+        ),
+    }
+    return (*notes, *(note for note, applies in others.items() if applies))

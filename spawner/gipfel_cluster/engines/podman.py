@@ -136,24 +136,23 @@ class Podman:
             for flag in mount.flags
             if flag not in _PROPAGATION | _IMPLIED_FLAGS
         ]
-        notes.append(
-            "Only podman reads the variables of an image in a registry: "
-            "the job's value of a variable overrides the image's, except for search paths such as PATH."
-        )
-        if edf.writable and self._user():
-            notes.append(
-                "Files of root in the image still belong to root, and the command can't change them."
-            )
-        if not _has_init():
-            notes.append(
-                "Without catatonit a signal does not end a command in podman that does not handle the signal."
-            )
-        if read_reference(edf.image).user:
-            notes.append("The user in the image's name is ignored: log in with 'podman login'.")
-        if not edf.devices and self._has_gpus(edf):
-            notes.append(
-                "The GPUs are the only devices of the host in the container; list others in 'devices'."
-            )
+        others = {
+            "Only podman reads the variables of an image in a registry: the job's value of a variable "
+            "overrides the image's, except for search paths such as PATH.": True,
+            "Files of root in the image still belong to root, and the command can't change them.": (
+                edf.writable and self._user()
+            ),
+            "Without catatonit a signal does not end a command in podman that does not handle the signal.": (
+                not _has_init()
+            ),
+            "The user in the image's name is ignored: log in with 'podman login'.": (
+                read_reference(edf.image).user
+            ),
+            "The GPUs are the only devices of the host in the container; list others in 'devices'.": (
+                not edf.devices and self._has_gpus(edf)
+            ),
+        }
+        notes += [note for note, applies in others.items() if applies]
         return (*notes, *_text_notes(request))
 
 

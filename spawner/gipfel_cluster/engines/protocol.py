@@ -3,7 +3,6 @@
 The functions below check values, apply protected variables, and write notes about variables of an EDF.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -12,7 +11,7 @@ from pydantic import Field
 
 from ..edf.model import Edf, Mount
 from ..environment import PATH_VARIABLES
-from ..model import Frozen, GipfelError
+from ..model import Frozen, GipfelError, printable
 
 
 class ContainerRequest(Frozen):
@@ -135,14 +134,11 @@ def edf_variables(request: ContainerRequest) -> tuple[dict[str, str], tuple[str,
 def protected_variable_notes(request: ContainerRequest) -> tuple[str, ...]:
     """Return notes about the EDF's variables that are not set because the job protects them."""
     reserved, job_variables = _protected_edf_variables(request)
-    notes = []
-    if reserved:
-        notes.append(
-            f"Not set, because these names are reserved for the hub and the scheduler: {', '.join(reserved)}."
-        )
-    if job_variables:
-        notes.append(f"Not set by the EDF, because the job's own value is used: {', '.join(job_variables)}.")
-    return tuple(notes)
+    reasons = {
+        "Not set, because these names are reserved for the hub and the scheduler": reserved,
+        "Not set by the EDF, because the job's own value is used": job_variables,
+    }
+    return tuple(f"{reason}: {', '.join(names)}." for reason, names in reasons.items() if names)
 
 
 def host_value_notes(request: ContainerRequest) -> tuple[str, ...]:
@@ -174,16 +170,4 @@ def valid_names(names: Iterable[str]) -> tuple[str, ...]:
 
 def non_utf8_names(values: Mapping[str, str]) -> tuple[str, ...]:
     """List the variables whose bytes are not UTF-8, which JSON can't hold."""
-    return tuple(
-        name
-        for name, value in values.items()
-        if not _is_utf8(os.fsencode(value)) or not _is_utf8(os.fsencode(name))
-    )
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return tuple(name for name, value in values.items() if printable(name + value) != name + value)

@@ -17,6 +17,9 @@ _SEPARATORS = frozenset(",:")
 _SRUN_HELP_SECONDS = 10
 _LAUNCHER_VARIABLES = frozenset(("PATH", "HOME", "TMPDIR", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"))
 _LAUNCHER_PREFIXES = ("LD_", "SLURM_", "SRUN_", "APPTAINER_", "SINGULARITY_")
+_PYXIS_DEVICES = (
+    "The engine pyxis ignores devices: the container gets those that the site's Enroot configures."
+)
 _ENTRYPOINT_LOG = "com.pyxis.entrypoint_log"
 
 
@@ -59,24 +62,19 @@ class ContainerEngine:
         )
 
     def _notes(self, request: ContainerRequest) -> tuple[str, ...]:
-        notes = []
-        if not request.edf.image:
-            notes.append(
-                "The EDF has no image: no container is started unless srun's --container-image names one."
-            )
-        if request.edf.devices:
-            notes.append(
-                "The engine ce ignores the key devices: "
-                "the container gets the devices that its site configures."
-            )
-        if any("sqsh" in mount.flags for mount in request.mounts):
-            notes.append(
-                "The site's plugin must support the flag sqsh in --container-mounts as it does in an EDF."
-            )
         overridden = [name for name in request.edf.env if name in protected_names(request)]
-        if overridden:
-            notes.append(f"In the engine ce the EDF's {', '.join(overridden)} overrides the job's.")
-        return tuple(notes)
+        notes = {
+            "The EDF has no image: no container is started unless srun's --container-image names one.": (
+                not request.edf.image
+            ),
+            "The engine ce ignores the key devices: the container gets the devices that its site "
+            "configures.": request.edf.devices,
+            "The site's plugin must support the flag sqsh in --container-mounts as it does in an EDF.": (
+                any("sqsh" in mount.flags for mount in request.mounts)
+            ),
+            f"In the engine ce the EDF's {', '.join(overridden)} overrides the job's.": overridden,
+        }
+        return tuple(note for note, applies in notes.items() if applies)
 
 
 class Pyxis:
@@ -130,7 +128,7 @@ class Pyxis:
         return Invocation(
             argv=argv,
             environment={**environment, **values, **annotation_variables(edf.annotations)},
-            notes=_pyxis_notes(edf),
+            notes=(_PYXIS_DEVICES,) if edf.devices else (),
         )
 
 
@@ -143,15 +141,6 @@ def _image(edf: Edf) -> str:
         raise unsupported_store_error("pyxis", edf.image, reference)
     # Without its scheme another image of the same name would be pulled from Docker Hub.
     return f"{'dockerd://' if reference.store == 'dockerd' else ''}{reference.enroot}"
-
-
-def _pyxis_notes(edf: Edf) -> tuple[str, ...]:
-    notes = []
-    if edf.devices:
-        notes.append(
-            "The engine pyxis ignores devices: the container gets those that the site's Enroot configures."
-        )
-    return tuple(notes)
 
 
 def missing_srun(engine: str, option: str) -> str | None:

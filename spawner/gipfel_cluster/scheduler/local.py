@@ -23,7 +23,7 @@ from ..runs import make_private, write_atomically
 from .array import ArrayPlan, TaskState, array_script, task_file
 from .machine import count_gpus, current_user_name, gpus_are_known, local_cpus, local_gpus, local_memory
 from .notation import parse_duration
-from .protocol import Choices, JobRequest, JobStatus, Partition
+from .protocol import JobRequest, JobStatus, Partition
 from .supervisor import EXTENSION, GRACE_SECONDS, JobExit, SupervisedJob
 from .supervisor import main as supervise_job
 
@@ -206,14 +206,6 @@ class LocalScheduler:
                 memory=local_memory(),
             ),
         )
-
-    async def choices(self, user: str) -> Choices:  # noqa: ARG002 - the Protocol's
-        """Return no choices: this machine has no accounts."""
-        return Choices()
-
-    async def expected_start(self, request: JobRequest) -> str:  # noqa: ARG002 - the Protocol's
-        """Return an empty text: jobs start immediately."""
-        return ""
 
     async def _gpus(self) -> tuple[str, ...]:
         """Return the indices of this machine's GPUs; none without a driver."""

@@ -321,21 +321,17 @@ def submit_arguments(request: JobRequest) -> tuple[str, ...]:
         f"--nodes={request.nodes}",
         f"--output={request.output or '/dev/null'}",
     ]
-    if request.mark:
-        argv.append(f"--comment={request.mark}")
-    if request.warn_s:
-        argv.append(f"--signal=B:USR1@{request.warn_s}")
-    if request.append:
-        argv.append("--open-mode=append")
-    if not request.requeue:
-        argv.append("--no-requeue")
-    if request.array:
-        limit = f"%{request.array_limit}" if request.array_limit else ""
-        argv.append(f"--array=0-{request.array - 1}{limit}")
-    if request.gpus_per_node:
-        argv.append(f"--gres=gpu:{request.gpus_per_node}")
-    if request.cpus_per_task:
-        argv.append(f"--cpus-per-task={request.cpus_per_task}")
+    concurrent = f"%{request.array_limit}" if request.array_limit else ""
+    switches = {
+        f"--comment={request.mark}": request.mark,
+        f"--signal=B:USR1@{request.warn_s}": request.warn_s,
+        "--open-mode=append": request.append,
+        "--no-requeue": not request.requeue,
+        f"--array=0-{request.array - 1}{concurrent}": request.array,
+        f"--gres=gpu:{request.gpus_per_node}": request.gpus_per_node,
+        f"--cpus-per-task={request.cpus_per_task}": request.cpus_per_task,
+    }
+    argv += [switch for switch, is_set in switches.items() if is_set]
     optional = {
         "partition": request.partition,
         "account": request.account,

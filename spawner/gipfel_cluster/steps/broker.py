@@ -65,8 +65,40 @@ class BrokerSteps:
             self._count -= 1
 
     def supervise(self, request: SuperviseRequest) -> None:
-        """Start the supervisor of a workload; raises as `supervise` does."""
-        supervise(request, self._context)
+        """Start the supervisor of a launch or transfer in its own session.
+
+        A launch's supervisor holds a lock that keeps the job alive.
+
+        Raises
+        ------
+        GipfelError
+            The host does not see the workload's directory, or the supervisor can't be started.
+        """
+        context = self._context
+        folder = context.host_path(request.folder)
+        if folder is None:
+            raise GipfelError(
+                f"The host does not see the workload's directory {request.folder.path}.",
+                "Set GIPFEL_RUNS to a directory that the container mounts.",
+            )
+        host = without_tokens(context.host_environment)
+        step_job = step_job_from_context(context).model_dump_json().encode() + b"\n"
+        try:
+            with os.fdopen(open_log(Path(folder, LOG)), "ab") as log:
+                if request.program == "transfer":
+                    process = _start_supervisor(TRANSFER_SUPERVISOR_MODULE, folder, host, log)
+                else:
+                    # Locked before the supervisor starts, since the server may end at any moment.
+                    lock_file, descriptor = create_lock_file(Path(context.scratch, LOCKS_DIRECTORY))
+                    process = _start_supervisor(LAUNCH_SUPERVISOR_MODULE, folder, host, log, descriptor)
+                    assign_lock_file(lock_file, descriptor, process.pid)
+            assert process.stdin is not None  # noqa: S101 - it was started with a pipe
+            with process.stdin:
+                process.stdin.write(step_job)
+        except OSError as error:
+            raise GipfelError(
+                f"The workload's supervisor can't be started: {error.strerror or error}.", "Try again."
+            ) from error
 
     async def _start(self, plan: StepPlan) -> Process:
         process = await asyncio.create_subprocess_exec(
@@ -119,42 +151,6 @@ def _mounts(refs: list[PathRef], context: JobContext) -> tuple[Mount, ...]:
         for ref, source in sources
         if source is not None and Path(ref.path) != Path("/")
     )
-
-
-def supervise(request: SuperviseRequest, context: JobContext) -> None:
-    """Start the supervisor of a launch or transfer in its own session.
-
-    A launch's supervisor holds a lock that keeps the job alive.
-
-    Raises
-    ------
-    GipfelError
-        The host does not see the workload's directory, or the supervisor can't be started.
-    """
-    folder = context.host_path(request.folder)
-    if folder is None:
-        raise GipfelError(
-            f"The host does not see the workload's directory {request.folder.path}.",
-            "Set GIPFEL_RUNS to a directory that the container mounts.",
-        )
-    host = without_tokens(context.host_environment)
-    step_job = step_job_from_context(context).model_dump_json().encode() + b"\n"
-    try:
-        with os.fdopen(open_log(Path(folder, LOG)), "ab") as log:
-            if request.program == "transfer":
-                process = _start_supervisor(TRANSFER_SUPERVISOR_MODULE, folder, host, log)
-            else:
-                # Locked before the supervisor starts, since the server may end at any moment.
-                lock_file, descriptor = create_lock_file(Path(context.scratch, LOCKS_DIRECTORY))
-                process = _start_supervisor(LAUNCH_SUPERVISOR_MODULE, folder, host, log, descriptor)
-                assign_lock_file(lock_file, descriptor, process.pid)
-        assert process.stdin is not None  # noqa: S101 - it was started with a pipe
-        with process.stdin:
-            process.stdin.write(step_job)
-    except OSError as error:
-        raise GipfelError(
-            f"The workload's supervisor can't be started: {error.strerror or error}.", "Try again."
-        ) from error
 
 
 def _start_supervisor(

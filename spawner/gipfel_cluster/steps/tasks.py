@@ -150,15 +150,13 @@ class LocalTasks:
             identity = {"GIPFEL_TASK": str(rank), "GIPFEL_LOCAL_TASK": str(rank), "GIPFEL_NODE_RANK": "0"}
             try:
                 with os.fdopen(open_log(Path(log_file(self._plan, rank))), "ab") as log:
-                    self._processes.append(self._start_task(variables | identity, log.fileno()))
+                    # A fork, because this process has imported the task's modules, which takes most of a
+                    # task's start.
+                    process = _FORK.Process(target=_run_task, args=(variables | identity, log.fileno()))
+                    process.start()
+                    self._processes.append(process)
             except OSError as error:
                 raise GipfelError(f"A task can't be started: {error.strerror} ({error.filename}).") from error
-
-    def _start_task(self, environment: Mapping[str, str], log: int) -> ForkProcess:
-        # A fork, because this process has imported the task's modules, which takes most of a task's start.
-        process = _FORK.Process(target=_run_task, args=(dict(environment), log))
-        process.start()
-        return process
 
     def poll(self) -> int | None:
         """Return the highest exit status, None before all tasks have ended; apply ``kill_on_bad_exit``."""
@@ -189,8 +187,7 @@ class LocalTasks:
             if each.exitcode is None:
                 each.kill()
             each.join()
-        codes = [each.exitcode or 0 for each in self._processes]
-        return max((128 - code if code < 0 else code for code in codes), default=0)
+        return self.poll() or 0
 
     def last_output(self) -> str:
         """Return the last line of the first task's log."""

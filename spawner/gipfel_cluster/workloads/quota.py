@@ -21,7 +21,7 @@ from gipfel_cluster.scheduler.slurm_usage import (
     standing_text,
 )
 
-from .run_folders import is_run_folder, read_document, summary_of
+from .run_folders import read_document, run_folders, summary_of
 from .submission import submission_context
 
 #: Clocks of nodes and file servers differ by less than this.
@@ -127,11 +127,7 @@ def recorded_energy(environment: Mapping[str, str], now: datetime) -> str:
 
 
 def _watt_hours(root: Path, since: datetime) -> Iterator[float | None]:
-    try:
-        folders = [each for each in root.iterdir() if is_run_folder(each)]
-    except OSError:
-        return
-    for folder in folders:
+    for folder in run_folders(root):
         try:
             # The record is written again at the end of a run, so one from before needs no reading.
             if (folder / "record.json").stat().st_mtime < (since - _CLOCKS).timestamp():

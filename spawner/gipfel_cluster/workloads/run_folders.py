@@ -186,7 +186,7 @@ class Run(RunNotes, RunSummary):
 
 def list_runs(environment: Mapping[str, str]) -> Iterator[Run]:
     """Yield the user's runs; the most recently modified one is the last."""
-    folders = _folders(runs_root(dict(environment)))
+    folders = run_folders(runs_root(dict(environment)))
     yield from sorted((_run(each, environment) for each in folders), key=lambda each: each.modified)
 
 
@@ -198,8 +198,7 @@ def find_run(name: str, environment: Mapping[str, str]) -> Run:
     GipfelError
         No run has this name, or several have it.
     """
-    folder = find_folder(name, runs_root(dict(environment)))
-    return _run(folder, environment)
+    return _run(find_folder(name, runs_root(dict(environment))), environment)
 
 
 def typed_run(text: str, environment: Mapping[str, str]) -> Run:
@@ -233,10 +232,11 @@ def find_folder(name: str, root: Path) -> Path:
 
 def named_folders(name: str, root: Path) -> list[Path]:
     """Return the run folders to which their user gave this name, sorted."""
-    return sorted(each for each in _folders(root) if name and read_notes(each).display_name == name)
+    return sorted(each for each in run_folders(root) if name and read_notes(each).display_name == name)
 
 
-def _folders(root: Path) -> list[Path]:
+def run_folders(root: Path) -> list[Path]:
+    """Return the run folders in a directory; none if it can't be read."""
     try:
         return [each for each in root.iterdir() if is_run_folder(each)]
     except OSError:
@@ -282,7 +282,7 @@ def remove_run(run: Run, environment: Mapping[str, str]) -> None:
     folder = runs_root(dict(environment)) / Path(run.folder).name
     if not is_run_folder(folder):
         raise GipfelError(f"{folder} is not a run folder.", "Remove it yourself if you don't need it.")
-    reason = _in_use(folder, _record(folder), _newest(_files(folder)), environment)
+    reason = _in_use(folder, read_document(folder / "record.json"), _newest(_files(folder)), environment)
     if reason:
         raise GipfelError(f"The run {folder.name} is in use: {reason}.", "Stop it first; see `gipfel ps`.")
     try:
@@ -306,7 +306,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def _run(folder: Path, environment: Mapping[str, str]) -> Run:
-    record, files = _record(folder), tuple(_files(folder))
+    record, files = read_document(folder / "record.json"), tuple(_files(folder))
     newest = _newest(files)
     summary = summary_of(record, read_document(folder / "score.json"))
     status = record.get("exit_status")
@@ -357,10 +357,6 @@ def _schedulers(environment: Mapping[str, str]) -> dict[str, Scheduler]:
     default = context.default_setting("scheduler")
     names = [default] if context.in_container else dict.fromkeys((default, "local"))
     return {name: context.scheduler(name) for name in names if name in SCHEDULERS}
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    return read_document(folder / "record.json")
 
 
 def read_document(path: Path) -> dict[str, Any]:
