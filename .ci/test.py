@@ -13,17 +13,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-#: Tests of `tests/cluster` that use neither its hub nor what others do in its Slurm run with other parts, so
-#: that all take as long.
-OWN_CLUSTER = tuple(f"tests/cluster/test_{name}.py" for name in ("clusters", "faults", "many", "node_lost"))
-BESIDE_HUB = tuple(
-    f"tests/cluster/test_{name}.py" for name in ("engines_hardware", "engines_run", "image_build")
-)
-#: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
+#: Tests of `tests/cluster` that use neither its hub nor what others do in its Slurm.
+APART = tuple(
+    f"tests/cluster/test_{name}.py"
+    for name in (
+        "clusters", "engines_hardware", "engines_run", "faults",
+        "image_build", "kernels", "many", "node_lost",
+    )
+)  # fmt: skip
+#: What runs beside the rest, in groups that take about as long: each waits for Slurm, browsers and time-outs
+#: more than it computes.
 BESIDE = {
-    "cluster": ("tests/cluster", *(f"--ignore={path}" for path in (*OWN_CLUSTER, *BESIDE_HUB))),
-    "pages": ("tests/ui", "tests/widgets", "tests/notebooks"),
-    "hub": ("tests/spawner", "tests/documentation", *BESIDE_HUB),
+    "cluster": ("tests/cluster", *(f"--ignore={path}" for path in APART)),
+    "pages": ("tests/ui",),
+    "hub": ("tests/spawner", "tests/documentation"),
+    "apart": (*APART, "tests/widgets", "tests/notebooks"),
 }
 STYLE = (
     ([str(BIN / "ruff"), "check", "."], ROOT),
@@ -173,9 +177,7 @@ def _all(environment: dict[str, str]) -> int:
 def _others() -> list[str]:
     """Return pytest's arguments for all tests that no part of `BESIDE` has."""
     apart = {each for arguments in BESIDE.values() for each in arguments if not each.startswith("--")}
-    cluster = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/cluster").glob("test_*.py")}
-    apart |= cluster - set(OWN_CLUSTER)
-    return ["tests", *(f"--ignore={path}" for path in sorted(apart - {"tests/cluster"}))]
+    return ["tests", *(f"--ignore={path}" for path in sorted(apart - set(APART)))]
 
 
 def _alone(failed: list[str], environment: dict[str, str]) -> int:

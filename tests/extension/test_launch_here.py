@@ -208,7 +208,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("source", ["vettings", "site", "neither"])
+@pytest.mark.parametrize("source", ["vettings", "neither"])
 def test_checkpoints_are_as_far_apart_as_the_failure_rate_of_vettings_or_the_site_says(
     tmp_path: Path, source: str
 ) -> None:
