@@ -44,14 +44,19 @@ def read_tail(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
         return file.read(max_bytes)
 
 
+def read_tail_lines(path: Path, max_bytes: int) -> list[str]:
+    """Return the lines in the last `max_bytes` bytes of a log; empty if it can't be read."""
+    try:
+        return read_tail(path, max_bytes).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
 def last_line(log: Path) -> str:
     """Return the last non-empty line of a log; empty if the log has none or can't be read."""
     from .model import one_line  # noqa: PLC0415 - it takes pydantic
 
-    try:
-        lines = read_tail(log, _LAST_LINE_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return ""
+    lines = read_tail_lines(log, _LAST_LINE_BYTES)
     return next((one_line(line) for line in reversed(lines) if line.strip()), "")
 
 

@@ -12,7 +12,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.gate.scan import verdict as verdicts
 from gipfel_extension.training.launch import DryRun, launch
 from gipfel_extension.training.preflight.context import Context, ProbeResult
-from gipfel_extension.training.preflight.gpus import GpuCheck
+from gipfel_extension.training.preflight.gpus import check_gpus
 from gipfel_extension.training.probe_program import _gpus
 from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
 
@@ -82,7 +82,7 @@ def test_gpus_pass_only_if_they_were_listed(
     for nodes in (1, 2):
         spec = LaunchSpec(target="train.py", in_job=True, launcher="srun", gpus_per_node=2, nodes=nodes)
         plan = LaunchPlan.model_construct(spec=spec)
-        found = GpuCheck().run(Context(plan, tmp_path, None, environment, probe))
+        found = check_gpus(Context(plan, tmp_path, None, environment, probe))
         assert found is not None
         assert found.verdict == verdict
         if verdict != "warn":

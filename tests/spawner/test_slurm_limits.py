@@ -30,7 +30,7 @@ from gipfel_cluster.scheduler.slurm_site import SlurmSite
 from gipfel_cluster.scheduler.slurm_usage import parse_shares, parse_spent, parse_waits
 from gipfel_cluster.workloads import quota
 from gipfel_extension.training.preflight import Context
-from gipfel_extension.training.preflight.checks import LimitsCheck
+from gipfel_extension.training.preflight.checks import check_job_limits
 from gipfel_spawner.cluster.cache import ClusterCache
 from gipfel_spawner.form.options import OptionError, UserOptions
 from gipfel_spawner.form.validation import check_limits
@@ -154,7 +154,7 @@ class _Submission:
 def _preflight(**changes: object) -> tuple[str, str]:
     plan = SimpleNamespace(request=_request(**changes), scheduler="slurm")
     context = Context(plan, Path(), _Submission(), {}, None)  # type: ignore[arg-type]
-    outcome = LimitsCheck().run(context)
+    outcome = check_job_limits(context)
     assert outcome is not None
     return outcome.verdict, outcome.message
 

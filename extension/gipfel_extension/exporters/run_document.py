@@ -17,7 +17,7 @@ from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.workloads.directory import WorkloadState, read_state
 from gipfel_cluster.workloads.run_folders import Run
 
-from ..telemetry.files import read_json, read_record_file, read_regular, read_tail
+from ..telemetry.files import read_object, read_record_file, read_regular, read_tail
 from ..telemetry.redaction import redact_record, redact_value
 from ..training.results import program_of_launch, program_of_run
 from ..training.results.program import Program
@@ -200,11 +200,7 @@ def _tags(run: Run, record: Mapping[str, Any], program: Program | None) -> dict[
 
 
 def _vetting(folder: Path) -> str:
-    try:
-        report = read_json(folder / "vetting.json", _MAX_JSON_BYTES)
-    except (OSError, ValueError, RecursionError):
-        return ""
-    vetted = report.get("vetted") if isinstance(report, dict) else None
+    vetted = read_object(folder / "vetting.json", _MAX_JSON_BYTES).get("vetted")
     return {True: "pass", False: "fail"}.get(vetted, "") if isinstance(vetted, bool) else ""
 
 
@@ -215,11 +211,7 @@ def _results(run: Run) -> dict[str, float]:
         "gipfel/gpu_hours": run.gpu_hours,
         "gipfel/energy_wh": run.energy_wh,
     }
-    try:
-        score = read_json(Path(run.folder) / "score.json", _MAX_JSON_BYTES)
-    except (OSError, ValueError, RecursionError):
-        score = {}
-    losses = score.get("losses") if isinstance(score, dict) else None
+    losses = read_object(Path(run.folder) / "score.json", _MAX_JSON_BYTES).get("losses")
     for name, points in (losses if isinstance(losses, dict) else {}).items():
         if isinstance(points, int | float):
             found[f"gipfel/loss/{one_line(str(name))[:40]}"] = float(points)

@@ -33,7 +33,7 @@ from ..saturation.advice.checkpoint import daly
 from ..saturation.settings import Settings
 from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked, with_time_range
-from ..telemetry.files import read_json
+from ..telemetry.files import read_object
 from ..telemetry.sample import SourceError
 from ..vetting.history.queries import known_failures, site_failure_s
 from .run_diagnosis import samples_of_run
@@ -157,11 +157,7 @@ def checkpoint_directories(run: Path) -> list[Path]:
     """Return the checkpoint directories in the plans of a run's launches."""
     named = set()
     for path in sorted((run / "launches").glob("*/plan.json"))[:_MAX_LAUNCHES]:
-        try:
-            plan = read_json(path, _MAX_PLAN_BYTES)
-        except (OSError, ValueError):
-            continue
-        directory = plan.get("checkpoint") if isinstance(plan, dict) else None
+        directory = read_object(path, _MAX_PLAN_BYTES).get("checkpoint")
         if isinstance(directory, str) and directory.startswith("/"):
             named.add(Path(directory))
     return sorted(named)
@@ -262,11 +258,7 @@ def _failure_s(directories: Sequence[Path], ranks: int, record: Mapping[str, Any
 
 
 def _record_of(run: Path | None) -> Mapping[str, Any]:
-    try:
-        found = read_json(run / "record.json", _MAX_PLAN_BYTES) if run is not None else {}
-    except (OSError, ValueError):
-        found = {}
-    return found if isinstance(found, dict) else {}
+    return read_object(run / "record.json", _MAX_PLAN_BYTES) if run is not None else {}
 
 
 def _space(directory: Path, checkpoints: Sequence[Checkpoint]) -> Space:

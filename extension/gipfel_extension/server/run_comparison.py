@@ -20,7 +20,7 @@ from ..diagnosis.steps import steps_of_run
 from ..job.run_diagnosis import diagnose_run
 from ..saturation.report.document import compare_documents
 from ..saturation.settings import LOSSES, RESOURCES
-from ..telemetry.files import read_json, read_record_file
+from ..telemetry.files import read_object, read_record_file
 from ..telemetry.redaction import redact_record
 from ..telemetry.sample import SourceError
 from .history import TimeRange
@@ -251,13 +251,8 @@ def _fact(name: str, unit: str, values: Sequence[float | None]) -> MeasurementRo
 
 def _document(run: TimeRange) -> Mapping[str, Any]:
     """Return the saved score of a run if it has one that can be compared, else score its samples."""
-    try:
-        found = read_json(run.telemetry.parent / "score.json", _MAX_BYTES)
-    except (OSError, ValueError):
-        found = None
-    if isinstance(found, dict) and _is_comparable(found):
-        return found
-    return run.document()
+    found = read_object(run.telemetry.parent / "score.json", _MAX_BYTES)
+    return found if _is_comparable(found) else run.document()
 
 
 def _is_comparable(document: Mapping[str, Any]) -> bool:

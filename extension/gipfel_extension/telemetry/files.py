@@ -17,6 +17,7 @@ __all__ = [
     "open_log",
     "open_regular",
     "read_json",
+    "read_object",
     "read_record_file",
     "read_regular",
     "read_tail",
@@ -82,10 +83,15 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
-def read_record_file(run: Path) -> dict[str, Any]:
-    """Return a run's ``record.json``; an empty dictionary where it is missing or unreadable."""
+def read_object(path: Path, max_bytes: int) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty dictionary where it is missing or unreadable."""
     with suppress(OSError, ValueError):
-        content = read_json(run / "record.json", MAX_RECORD_BYTES)
+        content = read_json(path, max_bytes)
         if isinstance(content, dict):
             return content
     return {}
+
+
+def read_record_file(run: Path) -> dict[str, Any]:
+    """Return a run's ``record.json``; an empty dictionary where it is missing or unreadable."""
+    return read_object(run / "record.json", MAX_RECORD_BYTES)

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.process.tree import Process
+from gipfel_cluster.regular_files import read_regular, read_tail_lines
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.workloads.submission import local_jobs_directory
 
-from ...telemetry.files import read_regular, read_tail
 from ..papermill.progress import Progress, progress_file, read_progress
 from . import NotebookJob, NotebookTask
 from .submitted import TaskView, started_at
@@ -136,11 +136,7 @@ def _report_end(view: TaskView, report: Callable[[str], None]) -> None:
 
 def log_tail(log: Path) -> list[str]:
     """Return the last lines of a log, without colours and control characters; empty if unreadable."""
-    try:
-        text = read_tail(log, _LOG_BYTES).decode(errors="replace")
-    except OSError:
-        return []
-    lines = [one_line(line) for line in _COLOURS.sub("", text).splitlines()]
+    lines = [one_line(_COLOURS.sub("", line)) for line in read_tail_lines(log, _LOG_BYTES)]
     return [line for line in lines if line][-_LOG_LINES:]
 
 

@@ -20,7 +20,7 @@ from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
 from gipfel_cluster.steps import StepJob
 from gipfel_cluster.workloads.directory import is_supervised
 
-from ...telemetry.files import open_log, read_json
+from ...telemetry.files import open_log, read_object
 from ..record import LaunchState, known_folders, refresh_state
 from ..record.spec import LaunchPlan, LaunchSpec
 
@@ -267,11 +267,7 @@ def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped:
 def _report(path: Path) -> dict[str, object]:
     from ...vetting.report import MAX_REPORT_BYTES  # noqa: PLC0415 - most launches do not need it
 
-    try:
-        content = read_json(path, MAX_REPORT_BYTES)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_object(path, MAX_REPORT_BYTES)
 
 
 def _is_alive(folder: Path, state: LaunchState) -> bool:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import free_ports
-from gipfel_cluster.regular_files import read_regular
+from gipfel_cluster.regular_files import read_regular, read_tail_lines
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import SlurmScheduler
 from gipfel_cluster.steps import IMAGE_PYTHON, PYTHON, StepHandle, StepJob, StepSpec, start_step
 from gipfel_cluster.steps.spec import NODES_VARIABLE, RANKS_VARIABLE
 from gipfel_cluster.workloads.directory import MAX_BYTES
 
-from ...telemetry.files import read_tail
 from ..record import LaunchState
 from ..record.spec import LaunchPlan
 from .launchers import Attempt, launcher_of
@@ -111,18 +110,11 @@ def free_port(node: str, setting: StepJob, folder: Path, environment: Mapping[st
     plain = setting.model_copy(update={"edf": ""})
     with start_step(spec, environment, job=plain) as step:
         step.wait(_PROBE_S + 30)
-    for line in _log_lines(log):
+    for line in read_tail_lines(log, _MAX_LOG_BYTES):
         word, _, number = line.partition(" ")
         if word == "port" and number.isdecimal():
             return int(number)
     raise GipfelError(f"No free port was found on {node}.", "See port/ in the launch's directory.")
-
-
-def _log_lines(log: Path) -> list[str]:
-    try:
-        return read_tail(log, _MAX_LOG_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def check_attempt(attempt: Attempt) -> None:

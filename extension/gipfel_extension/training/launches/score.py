@@ -19,7 +19,7 @@ from gipfel_cluster.runs import write_atomically
 
 from ...saturation import Advice, JobScore, Settings, Workload, advise, document_of, score_table
 from ...saturation.report.document import SCHEMA_VERSION
-from ...telemetry.files import read_json
+from ...telemetry.files import read_object
 from ...telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ...telemetry.sample import SampleTable
 from ...telemetry.store.fine import read_finest
@@ -140,10 +140,9 @@ def _result(folder: Path, state: LaunchState) -> Result | None:
 
 def _document(folder: Path, state: LaunchState) -> dict[str, Any] | None:
     """Return the result of a launch, and save it in the launch's directory once all samples are written."""
-    with suppress(OSError, ValueError):
-        saved = read_json(folder / SCORE, MAX_BYTES)
-        if isinstance(saved, dict) and saved.get("schema_version") == SCHEMA_VERSION:
-            return saved
+    saved = read_object(folder / SCORE, MAX_BYTES)
+    if saved.get("schema_version") == SCHEMA_VERSION:
+        return saved
     scored = scored_launch(state, folder)
     if scored is None:
         return None

@@ -22,7 +22,7 @@ from traitlets.config import Config
 
 from gipfel_cluster.model import GipfelError, one_line
 
-from ...telemetry.files import read_json
+from ...telemetry.files import read_object
 from .client import Client, Interrupted, PrivateKernels
 from .manager import Manager
 from .notebook_file import escape_braces, find_kernel, kernel_of
@@ -49,26 +49,18 @@ def run_metadata(folder: Path) -> dict[str, Any]:
     folder
         The run folder. Without a ``score.json`` its telemetry until now is scored.
     """
-    record = _read(folder / "record.json")
+    record = read_object(folder / "record.json", _MAX_READ_BYTES)
     edf = record.get("edf")
     found: dict[str, Any] = {"run": folder.name}
     if record:
         found["record"] = {name: record[name] for name in _RECORD if record.get(name) is not None}
         if isinstance(edf, dict):
             found["record"]["edf"] = edf.get("name")
-    if vetting := _read(folder / "vetting.json"):
+    if vetting := read_object(folder / "vetting.json", _MAX_READ_BYTES):
         found["vetting"] = _shorten(vetting)
-    if score := _read(folder / "score.json") or _score(folder):
+    if score := read_object(folder / "score.json", _MAX_READ_BYTES) or _score(folder):
         found["saturation"] = _shorten(score)
     return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path, _MAX_READ_BYTES)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _shorten(document: dict[str, Any]) -> dict[str, Any]:

@@ -7,34 +7,35 @@ from gipfel_cluster.workloads.submission import SubmissionContext
 
 from ..record.spec import LaunchPlan
 from .checks import (
-    CheckpointCheck,
-    EdfCheck,
-    ImageCheck,
-    LimitsCheck,
-    NetworkCheck,
-    NotebookCheck,
-    SchedulerCheck,
-    ScriptCheck,
-    SecurityCheck,
-    VettingCheck,
+    check_checkpoint,
+    check_edf,
+    check_image,
+    check_job_limits,
+    check_network,
+    check_notebook_kernel,
+    check_scheduler,
+    check_script,
+    check_security,
+    check_vetting,
 )
-from .context import Check, CheckOutcome, Context, Holder, run_probe
-from .gpus import GpuCheck, free_gpus, terminate_holders
+from .context import CheckOutcome, Context, Holder, run_probe
+from .gpus import check_gpus, free_gpus, terminate_holders
 
-__all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "run_preflight", "terminate_holders"]
+__all__ = ["CHECKS", "CheckOutcome", "Context", "Holder", "run_preflight", "terminate_holders"]
 
-CHECKS: tuple[Callable[[], Check], ...] = (
-    SchedulerCheck,
-    LimitsCheck,
-    EdfCheck,
-    ImageCheck,
-    ScriptCheck,
-    NotebookCheck,
-    GpuCheck,
-    NetworkCheck,
-    CheckpointCheck,
-    SecurityCheck,
-    VettingCheck,
+#: Checks in the order in which they run; each returns None if it does not apply to a launch.
+CHECKS: tuple[Callable[[Context], CheckOutcome | None], ...] = (
+    check_scheduler,
+    check_job_limits,
+    check_edf,
+    check_image,
+    check_script,
+    check_notebook_kernel,
+    check_gpus,
+    check_network,
+    check_checkpoint,
+    check_security,
+    check_vetting,
 )
 
 
@@ -59,8 +60,8 @@ def run_preflight(
 
     if kill_holders:
         context = free_gpus(context, add)
-    for make in CHECKS:
-        outcome = make().run(context)
+    for check in CHECKS:
+        outcome = check(context)
         if outcome is not None:
             add(outcome)
     return tuple(outcomes)

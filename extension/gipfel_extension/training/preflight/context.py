@@ -4,17 +4,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.process.tree import Process
+from gipfel_cluster.regular_files import read_tail_lines
 from gipfel_cluster.steps import IMAGE_PYTHON, StepSpec, start_step
 from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.workloads.submission import SubmissionContext
 
-from ...telemetry.files import read_tail
 from ..launches.attempt import PROBE_FILE
 from ..launches.launchers import launcher_of
 from ..record.spec import LaunchPlan
@@ -103,7 +103,7 @@ def run_probe(
             problem = step.state.problem
     except GipfelError as error:
         return None, str(error)
-    lines = _lines(log)
+    lines = read_tail_lines(log, _MAX_LOG_BYTES)
     for line in reversed(lines):
         try:
             return ProbeResult.model_validate_json(line), ""
@@ -111,13 +111,6 @@ def run_probe(
             continue
     problem = problem or next((line for line in reversed(lines) if line.strip()), "")
     return None, problem or f"The container ended with status {status}."
-
-
-def _lines(log: Path) -> list[str]:
-    try:
-        return read_tail(log, _MAX_LOG_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 class CheckOutcome(Frozen):
@@ -158,12 +151,3 @@ class Context:
         if self.probe is not None and self.probe.engine:
             return self.probe.engine != "host"
         return self.submission.in_container or bool(self.plan.edf or self.environment.get("GIPFEL_EDF"))
-
-
-class Check(Protocol):
-    """Check for one problem that would make a launch fail."""
-
-    name: str
-
-    def run(self, context: Context) -> CheckOutcome | None:
-        """Return the outcome; None if the check does not apply."""

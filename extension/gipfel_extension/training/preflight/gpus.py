@@ -29,62 +29,67 @@ _JOB_VARIABLES = ("SLURM_JOB_ID", "GIPFEL_RUN", "JPY_PARENT_PID")
 _MAX_LISTED = 4
 
 
-class GpuCheck:
-    """Check that this job has free GPUs for a launch."""
+def check_gpus(context: Context) -> CheckOutcome | None:
+    """Check that this job has free GPUs for a launch.
 
-    name = "gpus"
-
-    def run(self, context: Context) -> CheckOutcome | None:
-        """Check the GPUs that other launches hold, and the processes that nvidia-smi shows on this node."""
-        spec = context.plan.spec
-        if not spec.in_job:
-            return None
-        granted = granted_gpus(context.environment)
-        if not granted:
-            run = "runs" if spec.gpus_per_node == 1 else "run"
-            message = (
-                f"The job has no GPUs: {pluralize(spec.gpus_per_node, 'rank')} per node {run} on its CPUs."
-            )
-            return CheckOutcome(check=self.name, verdict="pass", message=message)
-        job = context.environment.get("SLURM_JOB_ID") or context.environment.get("GIPFEL_JOB_ID") or ""
-        node = context.environment.get("GIPFEL_NODE") or os.uname().nodename
-        try:
-            chosen = choose_gpus([node], spec.gpus_per_node, granted, held_gpus(context.folder, job))
-        except GipfelError as error:
-            others = ", ".join(
-                f"#{each.number} {each.name}" for each in other_running_launches(context.folder, job)
-            )
-            more = f" Running launches: {others}." if others else ""
-            return CheckOutcome(check=self.name, verdict="fail", message=error.problem + more, fix=error.fix)
-        count = len(chosen[node])
-        uses = f"The launch uses {pluralize(count, 'GPU')} of the job's {granted}"
-        nodes = f" on each of {spec.nodes} nodes; only {node} is examined" if spec.nodes > 1 else ""
-        listed = _listed_gpus(context, chosen[node])
-        if listed is None:
-            message = f"{uses}{nodes}. It is unknown whether other processes use them."
-            fix = "nvidia-smi did not list them there. Run it on the node, outside the container."
-            return CheckOutcome(check=self.name, verdict="unknown", message=message, fix=fix)
-        return self._busy(context, listed) or CheckOutcome(
-            check=self.name, verdict="pass", message=f"{uses}{nodes}. nvidia-smi shows no process on them."
-        )
-
-    def _busy(self, context: Context, compute_modes: Mapping[str, str]) -> CheckOutcome | None:
-        """Return the outcome if processes use the chosen GPUs (compute modes by UUID), else None."""
-        rows = context.probe.gpus if context.probe else ()
-        busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in compute_modes]
-        if not busy or context.probe is None:
-            return None
-        exclusive = any("exclusive" in compute_modes[row[2]].lower() for row in busy)
-        holders = holders_of(busy, context.probe, context.environment)
-        who = ", ".join(str(each) for each in holders[:_MAX_LISTED]) or "processes that can't be identified"
-        mode = ", and their compute mode is exclusive" if exclusive else ""
+    Check the GPUs that other launches hold, and the processes that nvidia-smi shows on this node.
+    """
+    spec = context.plan.spec
+    if not spec.in_job:
+        return None
+    granted = granted_gpus(context.environment)
+    if not granted:
+        run = "runs" if spec.gpus_per_node == 1 else "run"
         return CheckOutcome(
-            check=self.name,
-            verdict="fail" if exclusive else "warn",
-            message=f"GPUs of this launch are used by {who}{mode}.",
-            fix=_fix(holders),
-            holders=holders,
+            check="gpus",
+            verdict="pass",
+            message=(
+                f"The job has no GPUs: {pluralize(spec.gpus_per_node, 'rank')} per node {run} on its CPUs."
+            ),
         )
+    job = context.environment.get("SLURM_JOB_ID") or context.environment.get("GIPFEL_JOB_ID") or ""
+    node = context.environment.get("GIPFEL_NODE") or os.uname().nodename
+    try:
+        chosen = choose_gpus([node], spec.gpus_per_node, granted, held_gpus(context.folder, job))
+    except GipfelError as error:
+        others = ", ".join(
+            f"#{each.number} {each.name}" for each in other_running_launches(context.folder, job)
+        )
+        more = f" Running launches: {others}." if others else ""
+        return CheckOutcome(check="gpus", verdict="fail", message=error.problem + more, fix=error.fix)
+    count = len(chosen[node])
+    uses = f"The launch uses {pluralize(count, 'GPU')} of the job's {granted}"
+    nodes = f" on each of {spec.nodes} nodes; only {node} is examined" if spec.nodes > 1 else ""
+    listed = _listed_gpus(context, chosen[node])
+    if listed is None:
+        return CheckOutcome(
+            check="gpus",
+            verdict="unknown",
+            message=f"{uses}{nodes}. It is unknown whether other processes use them.",
+            fix="nvidia-smi did not list them there. Run it on the node, outside the container.",
+        )
+    return _busy(context, listed) or CheckOutcome(
+        check="gpus", verdict="pass", message=f"{uses}{nodes}. nvidia-smi shows no process on them."
+    )
+
+
+def _busy(context: Context, compute_modes: Mapping[str, str]) -> CheckOutcome | None:
+    """Return the outcome if processes use the chosen GPUs (compute modes by UUID), else None."""
+    rows = context.probe.gpus if context.probe else ()
+    busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in compute_modes]
+    if not busy or context.probe is None:
+        return None
+    exclusive = any("exclusive" in compute_modes[row[2]].lower() for row in busy)
+    holders = holders_of(busy, context.probe, context.environment)
+    who = ", ".join(str(each) for each in holders[:_MAX_LISTED]) or "processes that can't be identified"
+    mode = ", and their compute mode is exclusive" if exclusive else ""
+    return CheckOutcome(
+        check="gpus",
+        verdict="fail" if exclusive else "warn",
+        message=f"GPUs of this launch are used by {who}{mode}.",
+        fix=_fix(holders),
+        holders=holders,
+    )
 
 
 def _listed_gpus(context: Context, positions: Sequence[int]) -> dict[str, str] | None:
@@ -115,7 +120,7 @@ def free_gpus(context: Context, on_outcome: Callable[[CheckOutcome], None]) -> C
     on_outcome
         Called with the names of the processes before they are terminated.
     """
-    found = GpuCheck().run(context)
+    found = check_gpus(context)
     unprotected = [each for each in found.holders if not each.protection_reason] if found else []
     if not unprotected:
         return context

@@ -10,7 +10,7 @@ from gipfel_cluster.model import Frozen
 
 from ...saturation.advice.model import speedup_of
 from ...saturation.report.document import SCHEMA_VERSION
-from ...telemetry.files import read_json
+from ...telemetry.files import read_object
 from .program import RULE_OPTIONS
 from .result import (
     LOSS_OF,
@@ -98,9 +98,9 @@ def advice_effect(run: Path, document: Mapping[str, Any]) -> AdviceEffect | None
 
 def saved_advice_effect(run: Path) -> AdviceEffect | None:
     """Return the effect of the earlier advice from a run's ``score.json``; None if it has none."""
-    with suppress(OSError, ValueError):
-        document = read_json(run / "score.json", MAX_BYTES)
-        if isinstance(document, dict) and document.get("schema_version") == SCHEMA_VERSION:
+    document = read_object(run / "score.json", MAX_BYTES)
+    with suppress(ValueError):
+        if document.get("schema_version") == SCHEMA_VERSION:
             return AdviceEffect.model_validate(document.get("advice_effect"))
     return None
 

@@ -19,7 +19,7 @@ from ...saturation import JobScore, Settings
 from ...saturation.advice.checkpoint import write_bursts_of
 from ...saturation.levels import column
 from ...saturation.report.document import SCHEMA_VERSION
-from ...telemetry.files import read_json, read_record_file
+from ...telemetry.files import read_object, read_record_file
 from ...telemetry.sample import SampleTable
 from ...telemetry.user_metrics import METRICS_FILE, UserMetric, UserMetrics, read_metrics
 from .program import IRRELEVANT_OPTIONS, RULE_OPTIONS, Program, program_of_run, workload_of
@@ -208,12 +208,10 @@ def _results(runs: Path, without: str) -> Iterator[Result]:
                 if folder.name != without:
                     written.append(((folder / "score.json").lstat().st_mtime, folder))
     for _, folder in sorted(written, reverse=True)[:_MAX_RUNS]:
-        with suppress(OSError, ValueError):
-            document = read_json(folder / "score.json", MAX_BYTES)
-            if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
-                continue
-            if (result := result_of(folder, document)) is not None and result.saved.score is not None:
-                yield result
+        document = read_object(folder / "score.json", MAX_BYTES)
+        result = result_of(folder, document) if document.get("schema_version") == SCHEMA_VERSION else None
+        if result is not None and result.saved.score is not None:
+            yield result
 
 
 def _mean(*parts: NDArray[np.float64]) -> float | None:
