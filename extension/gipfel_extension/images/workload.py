@@ -38,7 +38,7 @@ from gipfel_cluster.workloads.directory import (
 from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
 from gipfel_cluster.workloads.quota import check_limits
-from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
+from gipfel_cluster.workloads.submission import SubmissionContext, chosen_scheduler, submission_context
 
 from ..data.pack import work_directory
 from ..telemetry.files import open_log, read_regular
@@ -89,7 +89,7 @@ def submit_build(folder: Path, environment: Mapping[str, str]) -> str:
         state = read_state(folder, WorkloadState, "build")
         try:
             context = submission_context(environment)
-            scheduler = _scheduler_name(spec, context)
+            scheduler = chosen_scheduler(spec.job.scheduler if spec.job else "", context)
             request = _job_request(spec, folder, scheduler, context)
             submitter = context.scheduler(scheduler)
             run_sync(check_limits(submitter, request, environment))
@@ -99,13 +99,6 @@ def submit_build(folder: Path, environment: Mapping[str, str]) -> str:
             raise
         write_state(folder, state.model_copy(update={"job_id": job_id, "scheduler": scheduler}))
     return job_id
-
-
-def _scheduler_name(spec: BuildSpec, context: SubmissionContext) -> str:
-    name = (spec.job.scheduler if spec.job else "") or context.default_setting("scheduler")
-    if name not in SCHEDULERS:
-        raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
-    return name
 
 
 def _job_request(spec: BuildSpec, folder: Path, scheduler: str, context: SubmissionContext) -> JobRequest:

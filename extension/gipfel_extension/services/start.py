@@ -29,7 +29,12 @@ from gipfel_cluster.workloads.directory import (
 from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
 from gipfel_cluster.workloads.quota import check_limits
-from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
+from gipfel_cluster.workloads.submission import (
+    SubmissionContext,
+    chosen_scheduler,
+    refused_option,
+    submission_context,
+)
 
 from ..gate.scan.verdict import judge_start, model_paths
 from .directory import (
@@ -70,9 +75,7 @@ def start_service(
         the scheduler refuses the job.
     """
     context = submission_context(environment)
-    scheduler = spec.scheduler or context.default_setting("scheduler")
-    if scheduler not in SCHEDULERS:
-        raise GipfelError(f"There is no scheduler {scheduler!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
+    scheduler = chosen_scheduler(spec.scheduler, context)
     folder = _free_directory(spec.name, environment)
     spec = spec.model_copy(update={"scheduler": scheduler})
     if spec.blueprint.parts[spec.blueprint.front_part].path == "keep":
@@ -209,10 +212,7 @@ def _job_request(
             environment={**context.environment(), **installed, JOB_VARIABLE: job.model_dump_json()},
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"])) or "options"
-        message = first["msg"].removeprefix("Value error, ")
-        raise GipfelError(f"The service's {field} can't be used: {message}.", "Correct it.") from None
+        raise refused_option(error, "service", "Correct it.") from None
 
 
 class ServiceKind:

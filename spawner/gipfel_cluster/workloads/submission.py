@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync
 from gipfel_cluster.broker.context import find_runtime, variables_for_new_job
@@ -143,6 +143,29 @@ def submission_context(environment: Mapping[str, str]) -> SubmissionContext:
     if socket is None:
         raise GipfelError("This job's broker does not answer.", "Run the command in a terminal of the host.")
     return ContainerContext(socket)
+
+
+def chosen_scheduler(name: str, context: SubmissionContext) -> str:
+    """Return the scheduler that was requested, by default the configured one.
+
+    Raises
+    ------
+    GipfelError
+        There is no such scheduler.
+    """
+    chosen = name or context.default_setting("scheduler")
+    if chosen not in SCHEDULERS:
+        raise GipfelError(f"There is no scheduler {chosen!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
+    return chosen
+
+
+def refused_option(error: ValidationError, what: str, fix: str) -> GipfelError:
+    """Return the error about the first option of a job that can't be used; `what` is such as ``launch``."""
+    # Without the value, which may be the entire environment.
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    field = ".".join(map(str, first["loc"])) or "options"
+    reason = first["msg"].removeprefix("Value error, ")
+    return GipfelError(f"The {what}'s {field} can't be used: {reason}.", fix)
 
 
 def start_supervisor(

@@ -18,10 +18,11 @@ from gipfel_cluster.job.staging import StageRequest
 from gipfel_cluster.model import PYTHON, Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
 from gipfel_cluster.workloads.submission import (
-    SCHEDULERS,
     ChosenEdf,
     ChosenRuntime,
     SubmissionContext,
+    chosen_scheduler,
+    refused_option,
     submission_context,
 )
 
@@ -167,7 +168,7 @@ def plan_notebook_job(
         output=context.on_host(output.parent) / output.name,
         directory=context.on_host(working_directory),
     )
-    scheduler = _scheduler_name(options, context)
+    scheduler = chosen_scheduler(options.scheduler, context)
     if scheduler == "local" and options.nodes > 1:
         raise GipfelError(
             f"This machine is one node, but {options.nodes} were requested.", "Leave --nodes out."
@@ -196,7 +197,7 @@ def plan_notebook_job(
         log = files.output.with_name(grid.log_name(files.output.name))
         request = _request(options, spec, runtime.python, context.environment(), log=log, array=array)
     except ValidationError as error:
-        raise _invalid_option(error) from None
+        raise refused_option(error, "job", "See `gipfel submit --help`.") from None
     return NotebookJob(
         scheduler=scheduler,
         spec=spec,
@@ -230,13 +231,6 @@ def scheduler_of(job: NotebookJob, environment: Mapping[str, str]) -> Scheduler:
 def _absolute(path: Path, directory: Path) -> Path:
     # Links are resolved, because only the target's directory is mounted into a container.
     return (directory / path.expanduser()).resolve()
-
-
-def _scheduler_name(options: NotebookOptions, context: SubmissionContext) -> str:
-    name = options.scheduler or context.default_setting("scheduler")
-    if name not in SCHEDULERS:
-        raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
-    return name
 
 
 def _check_image(edf: ChosenEdf | None, runtime: ChosenRuntime, files: _Files) -> None:
@@ -366,11 +360,3 @@ def _request(
         time=options.time,
         environment={**environment, JOB_VARIABLE: content},
     )
-
-
-def _invalid_option(error: ValidationError) -> GipfelError:
-    # Without the value, which may be the entire environment.
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "options"
-    why = first["msg"].removeprefix("Value error, ")
-    return GipfelError(f"The job's {field} can't be used: {why}.", "See `gipfel submit --help`.")

@@ -22,7 +22,12 @@ from gipfel_cluster.model import PYTHON, GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
 from gipfel_cluster.storage_classes import resolve_path
-from gipfel_cluster.workloads.submission import SCHEDULERS, ChosenEdf, SubmissionContext
+from gipfel_cluster.workloads.submission import (
+    ChosenEdf,
+    SubmissionContext,
+    chosen_scheduler,
+    refused_option,
+)
 
 from ...telemetry.files import open_regular, read_json
 from ...telemetry.redaction import redact_command_line, redact_value
@@ -193,8 +198,10 @@ def plan_launch(
         python=_python(spec, environment),
         edf=edf.file if edf else "",
         engine=engine,
-        scheduler=_scheduler(spec, context),
-        cluster=spec.cluster or context.default_setting("cluster") or _scheduler(spec, context),
+        scheduler=chosen_scheduler(spec.scheduler, context),
+        cluster=spec.cluster
+        or context.default_setting("cluster")
+        or chosen_scheduler(spec.scheduler, context),
         vetting=_protocol(spec, folder, context, environment, directory),
         gates=gates_of(edf.network if edf else {}, environment, spec.network),
         by_srun=_by_srun(spec, context, environment, in_job=in_job),
@@ -247,7 +254,7 @@ def _by_srun(
     spec: LaunchSpec, context: SubmissionContext, environment: Mapping[str, str], *, in_job: bool
 ) -> bool:
     if not in_job:
-        return _scheduler(spec, context) == "slurm"
+        return chosen_scheduler(spec.scheduler, context) == "slurm"
     return (
         context.default_setting("scheduler") == "slurm"
         if context.in_container
@@ -314,13 +321,6 @@ def shown_command(
     return "\n".join(lines) + "\n"
 
 
-def _scheduler(spec: LaunchSpec, context: SubmissionContext) -> str:
-    name = spec.scheduler or context.default_setting("scheduler")
-    if name not in SCHEDULERS:
-        raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
-    return name
-
-
 def _engine(spec: LaunchSpec, context: SubmissionContext) -> str:
     name = spec.engine or context.default_setting("engine")
     if name and not engine_exists(name):
@@ -376,11 +376,7 @@ def _request(
             environment={JOB_VARIABLE: content},
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "options"
-        raise GipfelError(
-            f"The launch's {field} can't be used: {first['msg']}.", "See `gipfel launch --help`."
-        ) from None
+        raise refused_option(error, "launch", "See `gipfel launch --help`.") from None
 
 
 def _absolute(path: str, directory: Path) -> Path:
