@@ -17,7 +17,7 @@ def _overview(name: str = _NAME, **metrics: list[list[float]]) -> Overview:
     devices = tuple(Device(f"GPU-{i}", "gpu", name, i, "nid001") for i in range(2))
     values = {metric: np.array(rows) for metric, rows in metrics.items()}
     counts = {metric: np.ones(rows.shape, np.int64) for metric, rows in values.items()}
-    return Overview(devices, np.array([0, 60 * 10**9]), 60 * 10**9, values, values, values, counts)
+    return Overview(devices, np.array([0, 60 * 10**9]), 60 * 10**9, values, counts)
 
 
 _ROWS = [DeviceRow(i, f"GPU-{i}", f"rank {i} · GPU {i}", "nid001", rank=i) for i in range(2)]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sample import Columns, Device, Sample, SampleTable
+from ..sample import Columns, Device, Sample, SampleTable, group_means
 from ..user_metrics import MetricsReader, UserMetric, UserMetrics
 from .lines import GPU_LINES, LINES, Line, Row, activity_rows, plain_text
 from .palette import COLORS, DEVICES, clear_layout, empty_plot, simulated_mark
@@ -382,11 +382,7 @@ def _points(
     size = -(-len(times) // _MAX_POINTS) if len(times) else 1
     if size > 1:
         starts = np.arange(0, len(times), size)
-        known = np.isfinite(values)
-        counts = np.add.reduceat(known.astype(np.int64), starts)
-        sums = np.add.reduceat(np.where(known, values, 0.0), starts)
-        values = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-        times = times[starts]
+        times, values = times[starts], group_means(values, starts)
     milliseconds = times // 1_000_000
     step = interval * size or (float(np.median(np.diff(times))) / 1e9 if len(times) > 1 else 0.0)
     x: list[int] = []

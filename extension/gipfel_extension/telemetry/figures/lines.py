@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..metric_table import TABLE
-from ..sample import Device, SampleTable
+from ..sample import Device, SampleTable, group_means
 from .palette import COLORS
 
 if TYPE_CHECKING:
@@ -239,21 +239,15 @@ def coarsened(overview: "Overview", buckets: int) -> "Overview":
     if size == 1:
         return overview
     starts = np.arange(0, len(overview.time_ns), size)
-    mean = {}
-    for metric, rows in overview.mean.items():
-        values = np.asarray(rows, np.float64)
-        known = np.isfinite(values)
-        count = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
-        total = np.add.reduceat(np.where(known, values, 0.0), starts, axis=1)
-        mean[metric] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    mean = {
+        metric: group_means(np.asarray(rows, np.float64), starts) for metric, rows in overview.mean.items()
+    }
     # Coarse lines need only the means.
     return replace(
         overview,
         time_ns=overview.time_ns[starts],
         bucket_ns=overview.bucket_ns * size,
         mean=mean,
-        low={},
-        high={},
         count={},
     )
 
@@ -267,8 +261,6 @@ def with_devices(overview: "Overview", uuids: Collection[str]) -> "Overview":
         overview,
         devices=tuple(overview.devices[row] for row in rows),
         mean={metric: values[rows] for metric, values in overview.mean.items()},
-        low={metric: values[rows] for metric, values in overview.low.items()},
-        high={metric: values[rows] for metric, values in overview.high.items()},
         count={metric: values[rows] for metric, values in overview.count.items()},
     )
 

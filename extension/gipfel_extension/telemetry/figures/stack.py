@@ -129,7 +129,7 @@ def with_events(figure: dict[str, Any], events: Sequence[Event], *, dark: bool =
         shapes += _through(layout, _event_line(time, dark=dark))
         notes.append(
             {
-                "text": event_symbol(event.kind),
+                "text": _SYMBOLS.get(event.kind, "⚑"),
                 "hovertext": plain_text(f"{event.kind}: {event.message}"),
                 "x": time,
                 "xref": "x",
@@ -168,11 +168,6 @@ def with_time_range(
     }
     layout = figure["layout"]
     return {**figure, "layout": {**layout, "shapes": [*layout.get("shapes", ()), *_through(layout, area)]}}
-
-
-def event_symbol(kind: str) -> str:
-    """Return the symbol of a kind of event."""
-    return _SYMBOLS.get(kind, "⚑")
 
 
 def axes(number: int, count: int, domain: list[float], *, percent: bool, dark: bool) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from .summary_parts import SummaryParts, read_parts
 
 __all__ = ["Overview", "last_sample_ns", "read_overview"]
 
-_Floats = NDArray[np.float64]
-_Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
@@ -44,7 +42,7 @@ class Overview:
         UTC start time of each of the T buckets.
     bucket_ns
         Length of a bucket.
-    mean, low, high
+    mean
         Arrays by metric, float[D, T] for D devices and T buckets; NaN where no value is known.
     count
         Number of samples of each value by metric, int[D, T].
@@ -58,8 +56,6 @@ class Overview:
     time_ns: Numbers
     bucket_ns: int
     mean: Mapping[str, Floats]
-    low: Mapping[str, Floats]
-    high: Mapping[str, Floats]
     count: Mapping[str, Numbers]
     source: str = ""
     interval: float = 0.0
@@ -153,7 +149,7 @@ def last_sample_ns(telemetry: Path) -> int | None:
 
 
 class BucketGrid:
-    """Accumulator of sum, minimum and maximum per bucket, for all devices and metrics in one array.
+    """Accumulator of sum and count per bucket, for all devices and metrics in one array.
 
     Parameters
     ----------
@@ -177,13 +173,11 @@ class BucketGrid:
         self._first_ns, self._last_ns = first_ns, last_ns
         begin = first_ns // bucket_ns
         length = last_ns // bucket_ns - begin + 1 if devices and last_ns >= first_ns else 0
-        self.time_ns: _Numbers = (begin + np.arange(length, dtype=np.int64)) * bucket_ns
+        self.time_ns: Numbers = (begin + np.arange(length, dtype=np.int64)) * bucket_ns
         self._rows = {device.uuid: row for row, device in enumerate(self.devices)}
         self._metric_index = {metric: index for index, metric in enumerate(self.metrics)}
         shape = (len(self.devices) * len(self.metrics), length)
-        self._sum: _Floats = np.zeros(shape)
-        self._low: NDArray[np.float32] = np.full(shape, np.inf, np.float32)
-        self._high: NDArray[np.float32] = np.full(shape, -np.inf, np.float32)
+        self._sum: Floats = np.zeros(shape)
         self._count: NDArray[np.int32] = np.zeros(shape, np.int32)
 
     def add_samples(self, device: str, columns: Columns) -> None:
@@ -195,7 +189,7 @@ class BucketGrid:
         values = np.stack([columns[metric][inside] for metric in held])
         series_rows = self._columns([(device, metric) for metric in held])
         count = np.isfinite(values).astype(np.int32)
-        self._add(columns["time_ns"][inside], series_rows, values, values, values, count)
+        self._add(columns["time_ns"][inside], series_rows, values, count)
 
     def add_summary(self, summary: Summary) -> None:
         """Add the buckets of a summary that start within a bucket of the grid."""
@@ -211,41 +205,27 @@ class BucketGrid:
         if not len(rows):
             return
         series_rows = self._columns([summary.series[n] for n in known])
-        mean, low, high, count = (
-            each[rows][:, known].T for each in (summary.mean, summary.low, summary.high, summary.count)
-        )
-        self._add(summary.start_ns[rows], series_rows, mean, low, high, count)
+        mean, count = (each[rows][:, known].T for each in (summary.mean, summary.count))
+        self._add(summary.start_ns[rows], series_rows, mean, count)
 
-    def result(self) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-        """Return mean, minimum, maximum and count as arrays by metric; NaN where the count is 0."""
-        length, width = len(self.time_ns), len(self.metrics)
-        shape = (len(self.devices), width, length)
-        total, low, high, count = (
-            each.reshape(shape) for each in (self._sum, self._low, self._high, self._count)
+    def result(self) -> tuple[Mapping[str, Floats], Mapping[str, Numbers]]:
+        """Return mean and count as arrays by metric; a mean is NaN where the count is 0."""
+        shape = (len(self.devices), len(self.metrics), len(self.time_ns))
+        means = np.where(self._count > 0, self._sum / np.maximum(self._count, 1), np.nan).reshape(shape)
+        counts = self._count.astype(np.int64).reshape(shape)
+        return (
+            {metric: means[:, index] for metric, index in self._metric_index.items()},
+            {metric: counts[:, index] for metric, index in self._metric_index.items()},
         )
-        found: tuple[dict[str, Any], ...] = ({}, {}, {}, {})
-        for index, metric in enumerate(self.metrics):
-            known = count[:, index]
-            empty = known == 0
-            mean = total[:, index] / np.maximum(known, 1)
-            parts = (mean, low[:, index], high[:, index])
-            for each, values in zip(found, parts, strict=False):
-                each[metric] = np.where(empty, np.nan, values.astype(np.float64))
-            found[3][metric] = known.astype(np.int64)
-        return found[0], found[1], found[2], found[3]
 
-    def _columns(self, series: Sequence[tuple[str, str]]) -> _Numbers:
+    def _columns(self, series: Sequence[tuple[str, str]]) -> Numbers:
         width = len(self.metrics)
         return np.array([self._rows[d] * width + self._metric_index[m] for d, m in series], np.int64)
 
-    def _add(  # noqa: PLR0917 - the columns of a summary, in their order
-        self, time_ns: _Numbers, series_rows: _Numbers, mean: Any, low: Any, high: Any, count: Any
-    ) -> None:
+    def _add(self, time_ns: Numbers, series_rows: Numbers, mean: Any, count: Any) -> None:
         """Add arrays of series by times to their buckets; values with a count of 0 are ignored."""
         buckets = (time_ns - self.time_ns[0]) // self.bucket_ns
-        none = count == 0
-        sums = np.where(none, 0.0, mean * count.astype(np.float64))
-        lows, highs = np.where(none, np.inf, low), np.where(none, -np.inf, high)
+        sums = np.where(count == 0, 0.0, mean * count.astype(np.float64))
         if (np.diff(buckets) > 0).all():
             target = np.ix_(series_rows, buckets)
         else:
@@ -254,12 +234,8 @@ class BucketGrid:
             target = np.ix_(series_rows, buckets[order][starts])
             sums = np.add.reduceat(sums[:, order], starts, axis=1)
             count = np.add.reduceat(count[:, order], starts, axis=1, dtype=np.int32)
-            lows = np.minimum.reduceat(lows[:, order], starts, axis=1)
-            highs = np.maximum.reduceat(highs[:, order], starts, axis=1)
         self._sum[target] += sums
         self._count[target] += count.astype(np.int32)
-        self._low[target] = np.minimum(self._low[target], lows)
-        self._high[target] = np.maximum(self._high[target], highs)
 
 
 def _of_parts(
@@ -318,7 +294,5 @@ def _selected(metrics: Iterable[str] | None, all_metrics: Iterable[str]) -> tupl
 
 
 def _overview(grid: BucketGrid, source: str, interval: float, level: int) -> Overview:
-    mean, low, high, count = grid.result()
-    return Overview(
-        grid.devices, grid.time_ns, grid.bucket_ns, mean, low, high, count, source, interval, level
-    )
+    mean, count = grid.result()
+    return Overview(grid.devices, grid.time_ns, grid.bucket_ns, mean, count, source, interval, level)
