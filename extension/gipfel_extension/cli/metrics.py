@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,7 +229,7 @@ def catalogue(text: str, *, as_document: bool, as_page: bool) -> int:
     words = text.lower()
     found = [each for each in entries() if words in each.name.lower() or words in each.meaning.lower()]
     if as_document:
-        click.echo(json.dumps({"entries": [each.to_json() for each in found]}))
+        click.echo(json.dumps({"entries": [asdict(each) for each in found]}))
         return 0 if found else 1
     for each in found:
         unit = f" [{each.unit}]" if each.unit else ""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -272,7 +273,7 @@ class CompareRouteHandler(GipfelRouteHandler):
             pairs = [(folder.name, each.overview) for folder, each in zip(folders, both, strict=True)]
             found = {
                 "runs": [folder.name for folder in folders],
-                "rows": [row.to_json() for row in compare_documents(documents[0], documents[1], own)],
+                "rows": [asdict(row) for row in compare_documents(documents[0], documents[1], own)],
                 "figure": compare_figure(pairs, dark=view.dark),
             }
             return json.dumps(found, allow_nan=False)

@@ -270,8 +270,7 @@ def _moving_mean(values: Floats, window: int) -> Floats:
     ends = np.minimum(len(values), np.arange(len(values)) + (window + 1) // 2)
     starts = np.maximum(0, np.arange(len(values)) - window // 2)
     counted = counts[ends] - counts[starts]
-    means: Floats = np.where(counted > 0, (sums[ends] - sums[starts]) / np.maximum(1, counted), np.nan)
-    return means
+    return np.where(counted > 0, (sums[ends] - sums[starts]) / np.maximum(1, counted), np.nan)
 
 
 def losses_of(

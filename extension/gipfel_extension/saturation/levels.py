@@ -93,11 +93,16 @@ def column(columns: Columns, metric: str) -> Floats:
     return np.where(np.isfinite(values) & (values >= 0), values, np.nan)
 
 
+def known_mean(values: Floats) -> float | None:
+    """Return the mean of the known values; None where there is none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
 def fractions(columns: Columns, metric: str) -> Floats:
     """Return a metric's values from 0 to 1; NaN where a value is above 1.05, all NaN where many are."""
     values = column(columns, metric)
-    with np.errstate(invalid="ignore"):
-        above = values > _MAX_FRACTION
+    above = values > _MAX_FRACTION
     if above.sum() > _FAULTY_SHARE * np.isfinite(values).sum():
         return np.full(len(values), np.nan)
     return np.minimum(1.0, np.where(above, np.nan, values))
@@ -220,10 +225,9 @@ def _by_resource(  # noqa: PLR0917 - values of samples and of the recorder
     others = np.sum([np.where(highest[name], 0.0, own[name]) for name in RESOURCES], axis=0)
     # The binding resource counts in full towards the upper bound; the others share the rest of it.
     more = np.minimum(1.0, (upper_bound - saturation) / np.maximum(1e-9, others))
-    with np.errstate(invalid="ignore"):
-        bound = {
-            name: (highest[name] & (saturation >= binding_threshold)).astype(np.float64) for name in RESOURCES
-        }
+    bound = {
+        name: (highest[name] & (saturation >= binding_threshold)).astype(np.float64) for name in RESOURCES
+    }
     points = {name: np.where(highest[name], saturation, 0.0 * saturation) for name in RESOURCES}
     sequential = {name: own[name] * np.where(highest[name], 1.0, more) for name in RESOURCES}
 
@@ -346,16 +350,15 @@ def host_indicators_of(table: SampleTable, host: Device, limits: Thresholds) -> 
     columns = table[host.uuid]
     gpus = max(1, sum(gpu.node == host.node or not gpu.node for gpu in table.gpus))
     write_burst = write_bursts(columns, limits)
-    with np.errstate(invalid="ignore"):
-        cores = column(columns, "CPU_CORES_USED") / gpus
-        reads = np.logical_or.reduce([column(columns, metric) >= limits.read for metric in READS])
-        stalls = column(columns, "PRESSURE_IO") >= limits.pressure
-        # Threads wait for cores, so more threads run than only the one that launches kernels.
-        crowded = column(columns, "PRESSURE_CPU") >= limits.pressure
-        loading_input = reads | (stalls & ~write_burst) | crowded | (cores >= 1.0 + limits.workers)
-        idle = (cores < _IDLE_CORES) & ~loading_input & ~write_burst
-        communicating = bidirectional_rate(columns) >= limits.network
-        return HostIndicators(write_burst, communicating, loading_input, cores >= limits.launching, idle)
+    cores = column(columns, "CPU_CORES_USED") / gpus
+    reads = np.logical_or.reduce([column(columns, metric) >= limits.read for metric in READS])
+    stalls = column(columns, "PRESSURE_IO") >= limits.pressure
+    # Threads wait for cores, so more threads run than only the one that launches kernels.
+    crowded = column(columns, "PRESSURE_CPU") >= limits.pressure
+    loading_input = reads | (stalls & ~write_burst) | crowded | (cores >= 1.0 + limits.workers)
+    idle = (cores < _IDLE_CORES) & ~loading_input & ~write_burst
+    communicating = bidirectional_rate(columns) >= limits.network
+    return HostIndicators(write_burst, communicating, loading_input, cores >= limits.launching, idle)
 
 
 def write_bursts(columns: Columns, thresholds: Thresholds) -> Flags:
@@ -365,8 +368,7 @@ def write_bursts(columns: Columns, thresholds: Thresholds) -> Flags:
         written = column(columns, metric)
         known = written[np.isfinite(written)]
         median = float(np.median(known)) if len(known) else 0.0
-        with np.errstate(invalid="ignore"):
-            found |= np.asarray(written >= max(thresholds.burst, thresholds.burst_ratio * median), np.bool_)
+        found |= np.asarray(written >= max(thresholds.burst, thresholds.burst_ratio * median), np.bool_)
     return found
 
 
@@ -377,8 +379,7 @@ def bidirectional_rate(columns: Columns) -> Floats:
     """
     received = column(columns, "NET_RX_BYTES") - _sum(columns, _REMOTE[0])
     sent = column(columns, "NET_TX_BYTES") - _sum(columns, _REMOTE[1])
-    least: Floats = np.fmin(received, sent)
-    return least
+    return np.fmin(received, sent)
 
 
 def _sum(columns: Columns, metrics: tuple[str, ...]) -> Floats:

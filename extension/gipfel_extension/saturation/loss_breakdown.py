@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..telemetry.metric_table import SCORE_PARTS
-from ..telemetry.sample import Columns, Device, SampleTable
+from ..telemetry.sample import Columns, Device, SampleTable, group_means
 from .levels import Flags, Floats, Levels, levels_of, recorded_or
 from .settings import RESOURCES, Thresholds, Weights, ceilings_of
 
@@ -49,8 +49,7 @@ class TimeGrid:
 
 
 def _slots(time_ns: Numbers, first_ns: int, interval: float) -> Numbers:
-    slots: Numbers = np.rint((time_ns - first_ns) / (interval * 1e9)).astype(np.int64)
-    return slots
+    return np.rint((time_ns - first_ns) / (interval * 1e9)).astype(np.int64)
 
 
 def time_grid_of(table: SampleTable) -> TimeGrid:
@@ -140,14 +139,11 @@ def coarsen_columns(columns: Columns, span_ns: int) -> Columns:
     for metric, values in columns.items():
         if metric in found:
             continue
-        known = np.isfinite(values)
+        found[metric] = group_means(values, starts)
         if metric == "CLOCKS_EVENT_REASONS":
-            bits = np.where(known, values, 0.0).astype(np.int64)
-            merged = np.bitwise_or.reduceat(bits, starts).astype(np.float64)
-        else:
-            merged = np.add.reduceat(np.where(known, values, 0.0), starts)
-            merged /= np.maximum(np.add.reduceat(known.astype(np.int64), starts), 1)
-        found[metric] = np.where(np.add.reduceat(known.astype(np.int64), starts) > 0, merged, np.nan)
+            bits = np.where(np.isfinite(values), values, 0.0).astype(np.int64)
+            merged = np.bitwise_or.reduceat(bits, starts)
+            found[metric] = np.where(np.isfinite(found[metric]), merged, np.nan)
     return found
 
 

@@ -188,6 +188,11 @@ class Trace:
     scored: NDArray[np.bool_]
     seconds: Floats
 
+    def mean(self, values: Floats) -> float:
+        """Return the mean of values of the samples over the scored time."""
+        seconds = self.seconds[self.scored]
+        return float(values[self.scored] @ seconds / seconds.sum())
+
 
 @dataclass(frozen=True)
 class JobScore:
@@ -276,12 +281,8 @@ def points_over_time(job: JobScore, buckets: int = 240) -> PointsOverTime:
     return PointsOverTime(job.first_ns + bucket_ns * np.arange(count), bucket_ns, points)
 
 
-def notes_of(table: SampleTable, scores: Sequence[GpuScore], traces: Sequence[Trace]) -> tuple[str, ...]:
-    """Return the notes of a scored table."""
-    return tuple(_notes(table, scores, traces))
-
-
-def _notes(table: SampleTable, scores: Sequence[GpuScore], traces: Sequence[Trace]) -> Iterator[str]:
+def notes_of(table: SampleTable, scores: Sequence[GpuScore], traces: Sequence[Trace]) -> Iterator[str]:
+    """Yield the notes of a scored table."""
     if table.simulated:
         yield "The samples are simulated or replayed: this is not a measurement of a GPU in use."
     for state in ("torn", "unreadable"):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..telemetry.metric_table import SCORE_PARTS
 from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
 from .causes import IndicatorReader, losses_of
-from .levels import Flags, Floats, Levels, column, levels_of, recorded_or
+from .levels import Flags, Levels, column, known_mean, levels_of, recorded_or
 from .loss_breakdown import (
     COARSENING,
     LossBreakdown,
@@ -68,21 +68,17 @@ def agi(
 ) -> NDArray[np.float64]:
     """Return the AGI of fractions from 0 to 1: SM_ACTIVE, the sum of floating-point pipes, SM_OCCUPANCY."""
     work = BETA * flops + GAMMA * occupancy * np.exp(-LAMBDA * flops)
-    scores: NDArray[np.float64] = 4.0 * (_logistic(ALPHA * active) - 0.5) * (_logistic(work) - 0.5)
-    return scores
+    return 4.0 * (_logistic(ALPHA * active) - 0.5) * (_logistic(work) - 0.5)
 
 
 def mean_agi(columns: Columns) -> float | None:
     """Return the mean AGI of the samples in which all six metrics are known; None where there is none."""
     flops = sum((columns[name] for name in _FLOPS[1:]), columns[_FLOPS[0]])
-    scores = agi(columns["SM_ACTIVE"], flops, columns["SM_OCCUPANCY"])
-    known = scores[np.isfinite(scores)]
-    return float(known.mean()) if len(known) else None
+    return known_mean(agi(columns["SM_ACTIVE"], flops, columns["SM_OCCUPANCY"]))
 
 
 def _logistic(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-x))
-    return result
+    return 1.0 / (1.0 + np.exp(-x))
 
 
 #: Minimum number of means of ten samples for a comparison with the samples themselves.
@@ -96,8 +92,7 @@ class _Gpu:
     breakdown: LossBreakdown
 
     def working(self, minimum: float) -> Flags:
-        with np.errstate(invalid="ignore"):
-            return self.breakdown.running >= minimum
+        return self.breakdown.running >= minimum
 
 
 def score_table(
@@ -142,7 +137,7 @@ def score_table(
         first_ns if totals else None,
         last_ns if totals else None,
         table.simulated,
-        notes_of(table, scores, traces),
+        tuple(notes_of(table, scores, traces)),
         traces,
     )
 
@@ -201,8 +196,8 @@ def _gpu_score(
     return GpuScore(
         trace.device,
         _total(trace, _mean_of_means(trace, columns, grid, settings)) if samples else None,
-        {name: _mean(trace.levels.resources[name][trace.scored]) for name in RESOURCES},
-        _mean(column(columns, "GPU_UTIL")),
+        {name: known_mean(trace.levels.resources[name][trace.scored]) for name in RESOURCES},
+        known_mean(column(columns, "GPU_UTIL")),
         mean_agi(columns),
         samples,
         expected - samples,
@@ -229,7 +224,7 @@ def _mean_of_means(trace: Trace, columns: Columns, grid: TimeGrid, settings: Set
     coarse = coarsen_columns(columns, int(COARSENING * grid.interval * 1e9))
     if len(coarse["time_ns"]) < _MIN_MEANS:
         return None
-    return _mean(levels_of(coarse, ceilings_of(trace.device.name), settings.weights).saturation)
+    return known_mean(levels_of(coarse, ceilings_of(trace.device.name), settings.weights).saturation)
 
 
 def _total(trace: Trace, coarse: float | None) -> Total:
@@ -265,11 +260,6 @@ def _spread(totals: Mapping[str, Total]) -> Spread | None:
     scores = [total.score for total in totals.values()]
     low = totals[worst].score
     return Spread(float(np.percentile(scores, 10)), low, worst, max(scores) - low)
-
-
-def _mean(values: Floats) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
 
 
 #: Difference of the two scores, in points, from which it is reported.

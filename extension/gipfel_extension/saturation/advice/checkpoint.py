@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...telemetry.sample import SampleTable
-from ..levels import WRITES, column, write_bursts
+from ..levels import WRITES, write_bursts
 from ..result import Trace
 from ..settings import HOST_LINKS, Thresholds, ceilings_of
 from .losses import RUNNING, LossRule
@@ -95,25 +95,27 @@ class CheckpointInterval:
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice if bursts come twice as often as Daly advises, or half as often; else None."""
         writes = write_bursts_of(context.table, context.settings.thresholds, context.job.interval)
-        if writes is None or writes.distance is None:
+        evidence = None if writes is None else _evidence(context, writes)
+        if writes is None or writes.distance is None or evidence is None:
             return None
         failure = 3600.0 * context.settings.gpu_hours_per_failure / max(1, len(context.job.gpus))
         best = daly(writes.seconds, failure)
         if 0.5 <= writes.distance / (best + writes.seconds) <= 2.0:
             return None
         gain = context.loss("checkpoint") * max(0.0, 1.0 - writes.distance / (best + writes.seconds))
-        sentence = (
+        return Advice(
+            self.name,
             f"{len(writes.starts_ns)} checkpoints of {writes.seconds:.0f} s each came every "
-            f"{_span(writes.distance)}."
-        )
-        action = (
+            f"{_span(writes.distance)}.",
             f"With a failure every {_span(failure)} on {len(context.job.gpus)} GPUs, Daly advises "
-            f"{_span(best)}; your time limit may require a shorter one."
+            f"{_span(best)}; your time limit may require a shorter one.",
+            gain,
+            gain_in_points(gain) if gain else "less work lost in a failure",
+            self.knob,
+            (evidence,),
+            self.applies.text,
+            loss="checkpoint" if gain else "",
         )
-        gain_text = gain_in_points(gain) if gain else "less work lost in a failure"
-        evidence, text = (_evidence(context, writes),), self.applies.text
-        loss = "checkpoint" if gain else ""
-        return Advice(self.name, sentence, action, gain, gain_text, self.knob, evidence, text, loss=loss)
 
 
 class AsynchronousCheckpoint(LossRule):
@@ -153,12 +155,9 @@ class AsynchronousCheckpoint(LossRule):
         )
 
 
-def _evidence(context: AdviceContext, writes: WriteBursts) -> Evidence:
+def _evidence(context: AdviceContext, writes: WriteBursts) -> Evidence | None:
     first_ns, last_ns = writes.starts_ns[0] - int(writes.interval * 1e9), writes.ends_ns[-1]
-    columns = context.table[writes.host]
-    inside = (columns["time_ns"] >= first_ns) & (columns["time_ns"] <= last_ns)
-    there = tuple(metric for metric in WRITES if np.isfinite(column(columns, metric)[inside]).any())
-    return Evidence(writes.host, there, first_ns, last_ns)
+    return context.host_evidence(writes.host, first_ns, last_ns, WRITES)
 
 
 def _span(seconds: float) -> str:

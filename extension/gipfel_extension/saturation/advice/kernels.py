@@ -31,8 +31,7 @@ class _Launch(LossRule):
 
     def where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples with the loss in which kernels leave SMs empty."""
-        with np.errstate(invalid="ignore"):
-            return super().where(context, trace) & (trace.levels.active <= _FILLED)
+        return super().where(context, trace) & (trace.levels.active <= _FILLED)
 
     def gain(self, context: AdviceContext, trace: Trace) -> float:
         """Return the loss in samples where kernels leave SMs empty; 0 if they are less than a tenth."""
@@ -69,8 +68,7 @@ class CudaGraphs(_Launch):
     def gain_least(self, context: AdviceContext, trace: Trace) -> float:  # noqa: ARG002 - as in other rules
         """Return the percentage of time in which nothing ran between kernels: a graph has no such gaps."""
         gaps = np.minimum(trace.losses[self.loss], 1.0 - np.fmin(1.0, trace.levels.engine))
-        seconds = trace.seconds[trace.scored]
-        return 100.0 * float(np.nan_to_num(gaps[trace.scored]) @ seconds / seconds.sum())
+        return 100.0 * trace.mean(np.nan_to_num(gaps))
 
 
 #: NVML's bits of clock-event reasons (nvmlClocksEventReasons).
@@ -90,8 +88,7 @@ class Capping(LossRule):
 
     def where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples in which SMs have work and the clock is at least 5 % below its maximum."""
-        with np.errstate(invalid="ignore"):
-            return super().where(context, trace) & (trace.levels.clock <= 0.95)
+        return super().where(context, trace) & (trace.levels.clock <= 0.95)
 
     def gain(self, context: AdviceContext, trace: Trace) -> float:
         """Return the loss; 0 where only the power limit keeps the clock a little below its maximum."""
@@ -147,8 +144,7 @@ class _Occupancy(LossRule):
 
     def where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples with the loss and high SM activity; at low activity, launch may be the cause."""
-        with np.errstate(invalid="ignore"):
-            return super().where(context, trace) & (trace.levels.active >= 0.5)
+        return super().where(context, trace) & (trace.levels.active >= 0.5)
 
     def filled(self, context: AdviceContext, trace: Trace) -> float | None:
         """Return the largest share of the GPU's memory in use; None where unknown."""
@@ -273,11 +269,10 @@ class FusedOptimizer(_TimeRule):
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
-        with np.errstate(invalid="ignore"):
-            works = tensor[trace.scored] >= 0.2
-            if works.mean() < 0.2:
-                return np.zeros(len(tensor), np.bool_)
-            return (context.column(trace, "DRAM_ACTIVE") >= 0.5) & (tensor < 0.05)
+        works = tensor[trace.scored] >= 0.2
+        if works.mean() < 0.2:
+            return np.zeros(len(tensor), np.bool_)
+        return (context.column(trace, "DRAM_ACTIVE") >= 0.5) & (tensor < 0.05)
 
 
 _SCORE_MAY_FALL = "; the score may even fall"
@@ -319,10 +314,9 @@ class HalfPrecision(_TimeRule):
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples with FP32 busy, tensor pipes idle, and memory no busier than FP32."""
-        with np.errstate(invalid="ignore"):
-            single = context.column(trace, "PIPE_FP32_ACTIVE")
-            binds = (single >= 0.3) & ~(context.column(trace, "DRAM_ACTIVE") > single)
-            return binds & (context.column(trace, "PIPE_TENSOR_ACTIVE") < 0.05)
+        single = context.column(trace, "PIPE_FP32_ACTIVE")
+        binds = (single >= 0.3) & ~(context.column(trace, "DRAM_ACTIVE") > single)
+        return binds & (context.column(trace, "PIPE_TENSOR_ACTIVE") < 0.05)
 
 
 class QuarterPrecision(_TimeRule):
@@ -360,7 +354,6 @@ class QuarterPrecision(_TimeRule):
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples in which tensor pipes are busy, but not with integers or doubles."""
-        with np.errstate(invalid="ignore"):
-            tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
-            others = np.fmax(*(context.column(trace, metric) for metric in _OTHER_TENSOR))
-            return np.asarray((tensor >= 0.6) & ~(others >= 0.5 * tensor), np.bool_)
+        tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
+        others = np.fmax(*(context.column(trace, metric) for metric in _OTHER_TENSOR))
+        return np.asarray((tensor >= 0.6) & ~(others >= 0.5 * tensor), np.bool_)

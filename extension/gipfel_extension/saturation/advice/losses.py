@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..levels import Flags, host_of
+from ..levels import Flags, host_of, known_mean
 from ..result import Trace
 from ..settings import LOSSES
 from .model import (
@@ -96,24 +96,23 @@ class LossRule(ABC):
 
     def percent_lost(self, trace: Trace) -> float:
         """Return the percentage of its time that the GPU lost."""
-        seconds = trace.seconds[trace.scored]
-        return 100.0 * float(trace.losses[self.loss][trace.scored] @ seconds / seconds.sum())
+        return 100.0 * trace.mean(trace.losses[self.loss])
 
     def percent_lost_where(self, trace: Trace, where: Flags) -> float:
         """Return the percentage of its time that the GPU lost in some samples."""
-        seconds = trace.seconds[trace.scored]
-        lost = np.where(where, trace.losses[self.loss], 0.0)[trace.scored]
-        return 100.0 * float(lost @ seconds / seconds.sum())
+        return 100.0 * trace.mean(np.where(where, trace.losses[self.loss], 0.0))
 
     def mean(self, context: AdviceContext, trace: Trace, metric: str) -> float | None:
         """Return the mean of a GPU's metric over the samples with the loss; None where unknown."""
-        values = context.column(trace, metric)[self.where(context, trace) & trace.scored]
-        known = values[np.isfinite(values)]
-        return float(known.mean()) if len(known) else None
+        return known_mean(context.column(trace, metric)[self.where(context, trace) & trace.scored])
 
     def _host(self, context: AdviceContext, trace: Trace, evidence: Evidence) -> Evidence | None:
         host = host_of(context.table, trace.device) if self.host_metrics else None
-        return context.host_evidence(host, evidence, self.host_metrics) if host else None
+        return (
+            context.host_evidence(host.uuid, evidence.start_ns, evidence.end_ns, self.host_metrics)
+            if host
+            else None
+        )
 
 
 class UnusedGpu:

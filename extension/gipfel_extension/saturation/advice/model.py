@@ -197,7 +197,7 @@ class AdviceContext:
 
     def worst(self, name: str) -> Trace:
         """Return the GPU that lost most to a cause."""
-        return max(self.scored, key=lambda trace: _mean(trace, trace.losses[name]))
+        return max(self.scored, key=lambda trace: trace.mean(trace.losses[name]))
 
     @cached_property
     def scored(self) -> tuple[Trace, ...]:
@@ -215,8 +215,7 @@ class AdviceContext:
 
     def slots(self, trace: Trace) -> NDArray[np.int64]:
         """Return the number of the time slot of each sample of a GPU, common to all GPUs."""
-        slots: NDArray[np.int64] = trace.levels.time_ns // max(1, int(self.job.interval * 1e9))
-        return slots
+        return trace.levels.time_ns // max(1, int(self.job.interval * 1e9))
 
     def column(self, trace: Trace, metric: str) -> Floats:
         """Return a metric of a GPU; NaN where it is missing."""
@@ -230,7 +229,7 @@ class AdviceContext:
 
     def alike(self, name: str) -> tuple[Trace, ...]:
         """Return the GPUs that lost about as much to a cause as the most affected one (see `ALIKE`)."""
-        return self.alike_by(lambda trace: _mean(trace, trace.losses[name]))
+        return self.alike_by(lambda trace: trace.mean(trace.losses[name]))
 
     def alike_by(
         self, share: Callable[[Trace], float], among: Sequence[Trace] | None = None
@@ -270,12 +269,12 @@ class AdviceContext:
         start_ns = int(times[0] - trace.seconds[found[0]] * 1e9)
         return Evidence(trace.device.uuid, tuple(recorded), start_ns, int(times[-1])) if recorded else None
 
-    def host_evidence(self, host: Device, evidence: Evidence, metrics: Sequence[str]) -> Evidence | None:
-        """Return those metrics of the host that have values in the same time range; None without any."""
-        columns = self.table[host.uuid]
-        inside = (columns["time_ns"] >= evidence.start_ns) & (columns["time_ns"] <= evidence.end_ns)
+    def host_evidence(self, host: str, start_ns: int, end_ns: int, metrics: Sequence[str]) -> Evidence | None:
+        """Return those metrics of a host, by its UUID, that have values in a time range; None without any."""
+        columns = self.table[host]
+        inside = (columns["time_ns"] >= start_ns) & (columns["time_ns"] <= end_ns)
         recorded = [metric for metric in metrics if np.isfinite(column(columns, metric)[inside]).any()]
-        return Evidence(host.uuid, tuple(recorded), evidence.start_ns, evidence.end_ns) if recorded else None
+        return Evidence(host, tuple(recorded), start_ns, end_ns) if recorded else None
 
 
 class Rule(Protocol):
@@ -287,7 +286,6 @@ class Rule(Protocol):
 
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice; None where the pattern or its evidence is missing."""
-        ...
 
 
 def longest_true(mask: Flags) -> tuple[int, int] | None:
@@ -302,8 +300,7 @@ def longest_true(mask: Flags) -> tuple[int, int] | None:
 
 def at_least(values: Floats, minimum: float = PRESENT) -> Flags:
     """Return a mask of the values that are at least `minimum`; False for missing values."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(values >= minimum, np.bool_)
+    return np.asarray(values >= minimum, np.bool_)
 
 
 def uuids_of(traces: Sequence[Trace]) -> tuple[str, ...]:
@@ -313,7 +310,7 @@ def uuids_of(traces: Sequence[Trace]) -> tuple[str, ...]:
 
 def time_share(trace: Trace, mask: Flags) -> float:
     """Return the share of the scored time in which a mask is true."""
-    return _mean(trace, mask.astype(np.float64))
+    return trace.mean(mask.astype(np.float64))
 
 
 def gain_in_points(gain: float, minimum: float = 0.0) -> str:
@@ -337,8 +334,3 @@ def time_saved_text(time_saved: float) -> str:
 def speedup_of(time_saved: float) -> float:
     """Return how many times faster work runs if its time falls by a share (0 to 1); at most 100."""
     return 1 / max(0.01, 1 - time_saved)
-
-
-def _mean(trace: Trace, values: Floats) -> float:
-    seconds = trace.seconds[trace.scored]
-    return float(values[trace.scored] @ seconds / seconds.sum())

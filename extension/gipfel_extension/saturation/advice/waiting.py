@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..causes import VIDEO, decoder_busy
-from ..levels import Flags, column, host_of
+from ..levels import Flags, column, host_of, known_mean
 from ..loss_breakdown import nearest_rows
 from ..result import Trace
 from .losses import RUNNING, LossRule
@@ -84,9 +84,7 @@ class LoaderWorkers(LossRule):
         columns = context.table[host.uuid]
         waiting = trace.levels.time_ns[self.where(context, trace) & trace.scored]
         rows, near = nearest_rows(waiting, columns["time_ns"], 1.5e9 * context.job.interval)
-        values = column(columns, metric)[rows[near]] if near.any() else np.zeros(0)
-        known = values[np.isfinite(values)]
-        return float(known.mean()) if len(known) else None
+        return known_mean(column(columns, metric)[rows[near]]) if near.any() else None
 
 
 class PinnedMemory(LossRule):
@@ -105,8 +103,7 @@ class PinnedMemory(LossRule):
         """Return the samples with the loss in which PCIe is neither idle nor near its ceiling."""
         rate = context.column(trace, "PCIE_RX_BYTES")
         level = trace.levels.links.get("pcie", np.full(len(rate), np.nan))
-        with np.errstate(invalid="ignore"):
-            return at_least(trace.losses["input"]) & (level >= 0.03) & (level <= 0.5)
+        return at_least(trace.losses["input"]) & (level >= 0.03) & (level <= 0.5)
 
     def gain(self, context: AdviceContext, trace: Trace) -> float:
         """Return the percentage of the time in which such copies are present."""
@@ -230,8 +227,7 @@ class Placement:
         links, length = trace.levels.links, len(trace.scored)
         if "nvlink" not in links or "pcie" not in links:
             return np.zeros(length, np.bool_)
-        with np.errstate(invalid="ignore"):
-            return (links["pcie"] >= 0.5) & (links["nvlink"] < 0.01)
+        return (links["pcie"] >= 0.5) & (links["nvlink"] < 0.01)
 
 
 class SlowRank(LossRule):

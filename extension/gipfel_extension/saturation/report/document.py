@@ -5,7 +5,7 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..advice.model import Advice, Workload
@@ -117,10 +117,6 @@ class Difference:
     change: float | None
     better: bool | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the difference for JSON."""
-        return asdict(self)
-
 
 #: Smallest change, in points or per cent, that counts as better or worse.
 _MIN_CHANGE = 0.5
@@ -144,18 +140,13 @@ def compare_documents(
         if any(pair):
             found.append(_difference(name, "points", *pair, more_is_better=False))
     for name in RESOURCES:
-        shares = [None if value is None else 100 * value for value in (_of(first, name), _of(second, name))]
+        bound = (document["binding"].get(name) for document in (first, second))
+        shares = [None if value is None else 100 * value for value in bound]
         if any(shares):
             found.append(_difference(f"{name} binding", "%", shares[0], shares[1]))
     found.append(_difference("confidence", "", first.get("confidence"), second.get("confidence")))
-    for name, (a, b) in (rates or {}).items():
-        found.append(_difference(name, "", a, b))
+    found += [_difference(name, "", *pair) for name, pair in (rates or {}).items()]
     return tuple(found)
-
-
-def _of(document: Mapping[str, Any], resource: str) -> float | None:
-    value: float | None = document["binding"].get(resource)
-    return value
 
 
 def _difference(
