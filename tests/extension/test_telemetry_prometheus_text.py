@@ -10,10 +10,10 @@ from saturation_tables import busy, gpu, host, table
 
 from gipfel_extension.saturation import advise, document_of, score_table
 from gipfel_extension.telemetry.imports import open_recording
-from gipfel_extension.telemetry.prometheus_text import JobLabels, prometheus_text
+from gipfel_extension.telemetry.prometheus_text import prometheus_text
 from gipfel_extension.telemetry.sample import Device
 
-LABELS = JobLabels("alps-48812", "alps", "48812")
+LABELS = {"run": "alps-48812", "cluster": "alps", "job_id": "48812"}
 
 
 def recorded():
@@ -22,7 +22,7 @@ def recorded():
 
 
 def text(found, document=None, late_s: float = 1.0) -> str:
-    return prometheus_text(found, document, LABELS, now_ns=(found.last_ns or 0) + int(late_s * 1e9))
+    return prometheus_text(found, document, **LABELS, now_ns=(found.last_ns or 0) + int(late_s * 1e9))
 
 
 def value(line: str) -> float:

@@ -26,7 +26,7 @@ from ..server.runs import CurrentRun, missing_gpus
 from ..server.telemetry import ServerTelemetry
 from ..server.vetting import ServerVetting
 from ..telemetry.files import read_json
-from ..telemetry.prometheus_text import CONTENT_TYPE, JobLabels, prometheus_text
+from ..telemetry.prometheus_text import CONTENT_TYPE, prometheus_text
 from ..telemetry.sample import SampleTable
 from ..training.papermill.notebook_file import MAX_NOTEBOOK_BYTES
 from .base import GipfelRouteHandler, GipfelSocketHandler, root_directory, route
@@ -92,8 +92,14 @@ def _text(run: CurrentRun, table: SampleTable) -> str:
     real = tuple(device for device in table.devices if not device.simulated)
     table = replace(table, devices=real)
     document: dict[str, Any] | None = score_document(table, run.folder.telemetry) if table.gpus else None
-    labels = JobLabels(run.folder.name, run.cluster, "" if run.created_by_server else run.job_id)
-    return prometheus_text(table, document, labels, now_ns=time.time_ns())
+    return prometheus_text(
+        table,
+        document,
+        run=run.folder.name,
+        cluster=run.cluster,
+        job_id="" if run.created_by_server else run.job_id,
+        now_ns=time.time_ns(),
+    )
 
 
 class ScriptsRouteHandler(JupyterHandler):

@@ -230,8 +230,7 @@ def _by_rank(
 def _seconds(columns: Columns) -> _Floats:
     """Return the times of the samples in seconds since the first one."""
     times = columns["time_ns"]
-    relative: _Floats = (times - times[0]) / 1e9 if len(times) else np.zeros(0)
-    return relative
+    return (times - times[0]) / 1e9 if len(times) else np.zeros(0)
 
 
 def _known(columns: Columns, metric: str, seconds: _Floats) -> tuple[_Floats, _Floats]:

@@ -1,7 +1,6 @@
 """The newest samples as Prometheus text with DCGM exporter's names and labels, without simulated GPUs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,22 +22,14 @@ _LAST_DEVICE_FIELD_ID = 1000
 _Labels = dict[str, str]
 
 
-@dataclass(frozen=True)
-class JobLabels:
-    """Labels of every line: the job that the metrics belong to."""
-
-    run: str = ""
-    cluster: str = ""
-    job_id: str = ""
-
-    @property
-    def labels(self) -> _Labels:
-        """The labels by name; DCGM exporter's names where it has them."""
-        return {"hpc_job": self.job_id, "cluster": self.cluster, "run": self.run}
-
-
 def prometheus_text(
-    table: SampleTable, document: Mapping[str, Any] | None, job: JobLabels, *, now_ns: int
+    table: SampleTable,
+    document: Mapping[str, Any] | None,
+    *,
+    run: str = "",
+    cluster: str = "",
+    job_id: str = "",
+    now_ns: int,
 ) -> str:
     """Return a table's newest samples as Prometheus text; missing and old values have no line.
 
@@ -46,26 +37,30 @@ def prometheus_text(
     ----------
     document
         The score of ``saturation.document_of``; None where nothing was scored.
+    run, cluster, job_id
+        The job that the metrics belong to, for the labels of every line.
     now_ns
         UTC time of the request.
     """
     registry = CollectorRegistry()
-    registry.register(_Exposition(table, document or {}, job, now_ns))
+    # The names of DCGM exporter where it has them.
+    labels = {"hpc_job": job_id, "cluster": cluster, "run": run}
+    registry.register(_Exposition(table, document or {}, labels, now_ns))
     return generate_latest(registry).decode()
 
 
 class _Exposition:
     """Collector of one table for prometheus-client."""
 
-    def __init__(self, table: SampleTable, document: Mapping[str, Any], job: JobLabels, now_ns: int) -> None:
+    def __init__(self, table: SampleTable, document: Mapping[str, Any], labels: _Labels, now_ns: int) -> None:
         self._table = table
         self._document = document
-        self._job = job
+        self._labels = labels
         self._oldest_ns = now_ns - int(1e9 * max(_MAX_AGE_S, _MAX_AGE_INTERVALS * table.interval))
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metric families that have a value."""
-        table, labels = self._table, self._job.labels
+        table, labels = self._table, self._labels
         for metric in GPU:
             found = self._newest(table.gpus, metric.name)
             rows = [(self._gpu_labels(gpu), value / metric.dcgm_factor) for gpu, value in found]
@@ -81,7 +76,7 @@ class _Exposition:
             yield from self._scores()
 
     def _scores(self) -> Iterator[GaugeMetricFamily]:
-        document, labels = self._document, self._job.labels
+        document, labels = self._document, self._labels
         gpus = {gpu.uuid: gpu for gpu in self._table.gpus}
         scored = [each for each in document.get("gpus", ()) if each["uuid"] in gpus]
         gpu_scores = [(self._gpu_labels(gpus[each["uuid"]]), each["score"]) for each in scored]
@@ -114,7 +109,7 @@ class _Exposition:
             "device": f"nvidia{number}" if number else "",
             "modelName": gpu.name,
             "Hostname": gpu.node,
-            **self._job.labels,
+            **self._labels,
         }
 
 

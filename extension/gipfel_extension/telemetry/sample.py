@@ -65,13 +65,9 @@ class Sample:
     device: str
     values: dict[str, float | None]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the sample as a JSON-serializable dictionary."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Sample":
-        """Return the sample of a dictionary that :meth:`to_json` made."""
+        """Return the sample of a dictionary of its fields."""
         return cls(
             int(content["time_ns"]),
             int(content["monotonic_ns"]),
@@ -233,18 +229,17 @@ class SampleTable:
 
     def since(self, time_ns: int) -> "SampleTable":
         """Return the samples at or after a time; devices without samples are kept."""
-        kept = {}
-        for device, columns in (self.columns or {}).items():
-            first = int(np.searchsorted(columns["time_ns"], time_ns))
-            kept[device] = {name: column[first:] for name, column in columns.items()}
-        return replace(self, columns=kept)
+        return self._between(time_ns, 2**63 - 1)
 
     def until(self, time_ns: int) -> "SampleTable":
         """Return the samples before a time; devices without samples are kept."""
+        return self._between(-(2**63), time_ns)
+
+    def _between(self, first_ns: int, end_ns: int) -> "SampleTable":
         kept = {}
         for device, columns in (self.columns or {}).items():
-            last = int(np.searchsorted(columns["time_ns"], time_ns))
-            kept[device] = {name: column[:last] for name, column in columns.items()}
+            rows = slice(*np.searchsorted(columns["time_ns"], (first_ns, end_ns)).tolist())
+            kept[device] = {name: column[rows] for name, column in columns.items()}
         return replace(self, columns=kept)
 
     def samples(self, device: Device) -> list[Sample]:
@@ -299,6 +294,14 @@ class SampleTable:
             rows.get(sample.device, []).append(sample)
         columns = {d.uuid: _join([_columns(rows[d.uuid], d.kind)], d.kind) for d in known}
         return cls(known, columns, source, interval)
+
+
+def group_means(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the means, along the last axis, of groups that begin at `starts`; NaN where none is known."""
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known, starts, axis=-1, dtype=np.int64)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=-1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def metric_names(columns: Columns) -> tuple[str, ...]:

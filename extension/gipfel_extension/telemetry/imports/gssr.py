@@ -8,6 +8,7 @@ import csv
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -160,20 +161,15 @@ def _meta(folder: Path) -> tuple[int, str]:
     """Return the start in UTC nanoseconds, 0 where unknown, and the job id, empty where unknown."""
     path = folder / "proc_0.meta.txt"
     # Arguments with line breaks make the file invalid JSON, so the two values are searched in the text.
-    text = _text(path)
+    text = ""
+    with suppress(OSError):
+        text = read_regular(path, _MAX_META_BYTES, follow=True).decode(errors="replace")
     date, job = _DATE.search(text), _JOB.search(text)
     try:
         start_ns = int(datetime.fromisoformat(date[1]).timestamp()) * 10**9 if date else 0
     except ValueError:
         start_ns = 0
     return start_ns, job[1] if job else ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_regular(path, _MAX_META_BYTES, follow=True).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _csv_notes(torn: int, zeroed: bool, start_ns: int) -> tuple[str, ...]:  # noqa: FBT001

@@ -134,11 +134,14 @@ class LiveReader:
         self._folder = folder
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        # Enough for ten seconds of 1 000 nodes, for a reader that was delayed.
-        self._socket.setsockopt(zmq.RCVHWM, 10_000)
+        for option, value in {
+            zmq.LINGER: 0,
+            zmq.RECONNECT_IVL: 100,
+            zmq.RECONNECT_IVL_MAX: 1000,
+            # Enough for ten seconds of 1 000 nodes, for a reader that was delayed.
+            zmq.RCVHWM: 10_000,
+        }.items():
+            self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
         self._connected: set[Path] = set()
         self._scan = 0.0

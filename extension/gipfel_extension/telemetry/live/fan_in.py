@@ -19,6 +19,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ class FanInSender:
         self.dropped = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        options = {
+        for option, value in {
             zmq.LINGER: 0,
             zmq.SNDHWM: 1000,
             # Without a connection ticks wait in this object, where the oldest can be dropped, not in ZeroMQ.
@@ -128,8 +129,7 @@ class FanInSender:
             zmq.HEARTBEAT_TIMEOUT: 6000,
             zmq.MAXMSGSIZE: _MAX_MESSAGE,
             zmq.IPV6: 1,
-        }
-        for option, value in options.items():
+        }.items():
             self._socket.setsockopt(option, value)
         self._socket.curve_serverkey = keys.server.encode()
         self._socket.curve_publickey = keys.client.encode()
@@ -279,7 +279,9 @@ class FanInReceiver:
             if self._is_new(sender, int.from_bytes(number)):
                 self._publisher.send(content)
                 new += 1
-            self._acknowledge(peer, sender, number)
+            # A sender that is disconnected will resend.
+            with suppress(zmq.ZMQError):
+                self._router.send_multipart([peer, sender, number], zmq.NOBLOCK)
 
     def close(self) -> None:
         """Close all sockets."""
@@ -287,13 +289,6 @@ class FanInReceiver:
         self._publisher.close()
         self._authenticator.stop()
         self._context.term()
-
-    def _acknowledge(self, peer: bytes, sender: bytes, number: bytes) -> None:
-        try:
-            self._router.send_multipart([peer, sender, number], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            # The sender is disconnected and will resend.
-            return
 
     def _is_new(self, sender: bytes, number: int) -> bool:
         known = self._seen.setdefault(sender, OrderedDict())

@@ -223,12 +223,7 @@ class SaturationFeed:
 
     def _until_now(self, table: SampleTable) -> SampleTable:
         """Drop samples with future times, from before a clock was set back: they would hide newer samples."""
-        last_ns = self._clock.time_ns() + _SKEW_NS
-        columns = {
-            uuid: {name: column[own["time_ns"] <= last_ns] for name, column in own.items()}
-            for uuid, own in (table.columns or {}).items()
-        }
-        return replace(table, columns=columns)
+        return table.until(self._clock.time_ns() + _SKEW_NS + 1)
 
     def _update_recorders(self, fresh: SampleTable) -> None:
         """Update the state of each recorder from its newest segment."""

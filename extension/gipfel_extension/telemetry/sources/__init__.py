@@ -54,15 +54,12 @@ class Clock(Protocol):
 
     def time_ns(self) -> int:
         """Return UTC in nanoseconds since the epoch."""
-        ...
 
     def monotonic_ns(self) -> int:
         """Return nanoseconds of a monotonic clock."""
-        ...
 
     def wait(self, seconds: float, ended: threading.Event) -> bool:
         """Wait for a number of seconds or until the event is set; return whether it is set."""
-        ...
 
 
 class SystemClock:
@@ -123,11 +120,9 @@ class Source(Protocol):
         SourceError
             Nothing can be read; the next call may succeed.
         """
-        ...
 
     def close(self) -> None:
         """Release the source's resources; it is not read again."""
-        ...
 
 
 def open_source(spec: str, request: SourceRequest | None = None) -> Source:
@@ -175,7 +170,6 @@ class EventSource(Protocol):
 
     def events(self) -> list[Event]:
         """Return the events since the last call."""
-        ...
 
 
 @runtime_checkable
@@ -184,7 +178,6 @@ class ProcessSource(Protocol):
 
     def processes(self) -> list[tuple[int, str]]:
         """Return process ids on this node, each with the UUID of a device that the process uses."""
-        ...
 
 
 class AbsentSource:

@@ -1,5 +1,6 @@
 """The source ``auto``: NVML, with DCGM's profiling where no GPU has GPM (A100 and older), else AMD SMI."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from ..events import Event
@@ -16,18 +17,13 @@ _MAX_PAUSE_S = 60.0
 def open_auto(argument: str, request: SourceRequest) -> Source:
     """Open ``auto``: the job's NVIDIA or AMD GPUs, or a source without devices."""
     no_argument("auto", argument)
-    try:
-        nvml = open_nvml("", request)
-    except SourceError:
-        pass
-    else:
-        return with_dcgm(nvml, request)
+    with suppress(SourceError):
+        return with_dcgm(open_nvml("", request), request)
     from .amd import open_amdsmi  # noqa: PLC0415 - needed only without NVIDIA GPUs
 
-    try:
+    with suppress(SourceError):
         return open_amdsmi("", request)
-    except SourceError:
-        return AbsentSource("nvml")
+    return AbsentSource("nvml")
 
 
 class NvmlWithDcgm:

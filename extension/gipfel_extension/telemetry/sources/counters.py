@@ -134,12 +134,9 @@ def nvml_counters(nvml: Any, handle: Any) -> Counters:
     """Yield the error counters of an NVIDIA GPU."""
 
     def query(name: str, *arguments: Any) -> Any:
-        # Older modules and drivers lack some functions.
-        function = getattr(nvml, name, None)
-        if function is None:
-            return None
+        # Older drivers lack some functions.
         try:
-            return function(handle, *arguments)
+            return getattr(nvml, name)(handle, *arguments)
         except (nvml.NVMLError, AttributeError) as error:
             log.debug("%s: %s", name, error)
             return None
@@ -246,7 +243,7 @@ class HostEnergy:
         if (cpu := _cray_joules(self._cray / _CRAY[0])) is not None:
             # On nodes without a file for memory, its energy is included in the processor's counter.
             return cpu + (_cray_joules(self._cray / _CRAY[1]) or 0.0)
-        readings = {zone: _number(zone / "energy_uj") for zone in self._zones}
+        readings = {zone: number_in(zone / "energy_uj") for zone in self._zones}
         known = {zone: value for zone, value in readings.items() if value is not None}
         # A sum without some zones would look like a drop in power.
         if not known or len(known) < len(readings):
@@ -255,7 +252,7 @@ class HostEnergy:
         for zone, value in known.items():
             step = value - self._before.get(zone, value)
             # The counters wrap around to 0, on busy servers every few minutes.
-            step += (_number(zone / "max_energy_range_uj") or 0.0) if step < 0 else 0.0
+            step += (number_in(zone / "max_energy_range_uj") or 0.0) if step < 0 else 0.0
             self._total += max(0.0, step) * _MICROJOULES
         self._before = known
         return self._total
@@ -274,7 +271,8 @@ def _cray_joules(path: Path) -> float | None:
     return None
 
 
-def _number(path: Path) -> float | None:
+def number_in(path: Path) -> float | None:
+    """Return the number in a file; None where it can't be read, or is a word such as "max"."""
     with suppress(OSError, ValueError):
         return float(path.read_text())
     return None

@@ -10,7 +10,6 @@ Where counters can't be read, `ClientCounters.why` has the reason. The I/O count
 NFS nor Lustre.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -89,7 +88,6 @@ class MountTable:
     def __init__(self, mounts: Iterable[Mount]) -> None:
         self.mounts = tuple({each.path: each for each in mounts}.values())
         self._by_path = {each.path: each for each in self.mounts}
-        self._by_device = {each.device: each for each in reversed(self.mounts)}
 
     def of_path(self, path: str) -> Mount | None:
         """Return the mount that holds an absolute path."""
@@ -97,10 +95,6 @@ class MountTable:
             if folder in self._by_path:
                 return self._by_path[folder]
         return None
-
-    def of_device(self, device: int) -> Mount | None:
-        """Return the mount of an ``st_dev``; None if unknown, as on btrfs: one mount has several numbers."""
-        return self._by_device.get((os.major(device), os.minor(device)))
 
 
 def read_mounts(process: Path = Path("/proc/self")) -> MountTable:

@@ -17,7 +17,7 @@ from ..events import Event
 from ..metric_table import HOST_METRICS
 from ..sample import Device, Sample
 from . import Clock, SourceRequest, no_argument
-from .counters import HostEnergy, network_counters
+from .counters import HostEnergy, network_counters, number_in
 from .file_systems import lustre_counters, nfs_counters
 from .nics import NicCounters
 
@@ -123,12 +123,7 @@ class HostSource:
 
     def _rates(self, counters: dict[str, float | None], now_ns: int) -> dict[str, float | None]:
         seconds = (now_ns - self._before_ns) / 1e9
-        rates: dict[str, float | None] = {}
-        for name, value in counters.items():
-            before = self._before.get(name)
-            known = value is not None and before is not None and seconds > 0
-            # The sum of a process tree decreases when a process leaves the tree.
-            rates[name] = max(0.0, value - before) / seconds if known else None  # type: ignore[operator]
+        rates = {name: _rate(self._before.get(name), value, seconds) for name, value in counters.items()}
         self._before, self._before_ns = counters, now_ns
         return rates
 
@@ -143,9 +138,8 @@ class HostSource:
         if seconds >= _PROCESSES_S:
             usage = self._tree.usage()
             found = (usage.read_bytes, usage.write_bytes) if usage else (None, None)
-            for metric, value, before in zip(_IO, found, self._processes, strict=True):
-                known = value is not None and before is not None
-                self._process_rates[metric] = max(0.0, value - before) / seconds if known else None  # type: ignore[operator]
+            pairs = zip(_IO, self._processes, found, strict=True)
+            self._process_rates = {metric: _rate(before, value, seconds) for metric, before, value in pairs}
             self._processes, self._processes_ns = found, now_ns
         for metric, rate in self._process_rates.items():
             rates[metric] = max((each for each in (rates[metric], rate) if each is not None), default=None)
@@ -171,6 +165,13 @@ class HostSource:
             node = float(line.split()[1]) * 1024
             return min(node, limit) if limit else node
         return limit
+
+
+def _rate(before: float | None, value: float | None, seconds: float) -> float | None:
+    if before is None or value is None or seconds <= 0:
+        return None
+    # The sum of a process tree decreases when a process leaves the tree.
+    return max(0.0, value - before) / seconds
 
 
 def open_host(argument: str, request: SourceRequest) -> HostSource:
@@ -220,14 +221,14 @@ class Cgroup:
 
     def memory_bytes(self) -> float | None:
         """Return the memory in use, without reclaimable file cache."""
-        current = _number(self.path / "memory.current")
+        current = number_in(self.path / "memory.current")
         if current is None:
             return None
         return max(0.0, current - _read_key_values(self.path / "memory.stat").get("inactive_file", 0.0))
 
     def memory_limit(self) -> float | None:
         """Return the lowest memory limit of the cgroup and its ancestors, in bytes."""
-        limits = (_number(group / "memory.max") for group in self._lineage)
+        limits = (number_in(group / "memory.max") for group in self._lineage)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def faults(self) -> tuple[float, float] | None:
@@ -354,10 +355,3 @@ def _read_key_values(path: Path) -> dict[str, float]:
             key, value = line.split()
             values[key] = float(value)
     return values
-
-
-def _number(path: Path) -> float | None:
-    with suppress(OSError, ValueError):
-        # "max" means no limit.
-        return float(path.read_text())
-    return None

@@ -170,10 +170,11 @@ class PrometheusSource:
     def _query(self, seconds: float) -> list[Series]:
         seconds += self._request.interval
         end_ns = self._request.clock.time_ns()
-        found = query_samples(
-            self._url, [self._node], end_ns=end_ns, seconds=seconds, environment=self._request.environment
+        return list(
+            query_samples(
+                self._url, [self._node], end_ns=end_ns, seconds=seconds, environment=self._request.environment
+            )
         )
-        return list(found)
 
 
 def open_prometheus(argument: str, request: SourceRequest) -> PrometheusSource:

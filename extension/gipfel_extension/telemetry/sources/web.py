@@ -144,7 +144,7 @@ class _Sockets:
                 each.shutdown(socket.SHUT_RDWR)
 
 
-class _Http(urllib.request.HTTPHandler):
+class _Tracked(urllib.request.AbstractHTTPHandler):
     def __init__(self, sockets: _Sockets) -> None:
         super().__init__()
         self._sockets = sockets
@@ -153,13 +153,12 @@ class _Http(urllib.request.HTTPHandler):
         return super().do_open(self._sockets.tracking(http_class), req, **connection)
 
 
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, sockets: _Sockets) -> None:
-        super().__init__()
-        self._sockets = sockets
+class _Http(_Tracked, urllib.request.HTTPHandler):
+    """Handler of ``http`` that registers its sockets."""
 
-    def do_open(self, http_class: Any, req: Any, **connection: Any) -> Any:
-        return super().do_open(self._sockets.tracking(http_class), req, **connection)
+
+class _Https(_Tracked, urllib.request.HTTPSHandler):
+    """Handler of ``https`` that registers its sockets."""
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):

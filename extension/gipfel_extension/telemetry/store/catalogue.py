@@ -7,7 +7,7 @@ Metrics come from ``metric_table``, events from ``events.KINDS``. Its page, ``CA
 import difflib
 import fnmatch
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -76,10 +76,6 @@ class Entry:
     dcgm_id: int | None = None
     dcgm_name: str = ""
     gpm_id: int | None = None
-
-    def to_json(self) -> dict[str, str | int | None]:
-        """Return the entry as a dictionary that JSON can hold."""
-        return asdict(self)
 
 
 def catalogue() -> tuple[Entry, ...]:

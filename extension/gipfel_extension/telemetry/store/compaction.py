@@ -7,21 +7,19 @@ original atomically. Two processes that compact at the same time write identical
 import contextlib
 import os
 import stat
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import read_record_file
 from ..sample import Provenance, SampleTable
-from .parquet import extra_metrics, is_complete_parquet, write_parquet
+from .parquet import PART, extra_metrics, is_complete_parquet, temporary_beside, write_parquet
 from .segment_files import CLOSED, PARQUET
 from .segment_stream import read_stream
 from .summaries import LEVELS, pack_summary, summary_path
 
-#: Ending of temporary files; those of a killed process are removed after an hour.
-_PART = ".part"
+#: Age from which temporary files of a killed process are removed.
 _STALE_S = 3600.0
 
 
@@ -79,7 +77,7 @@ def _convert(path: Path) -> bool:
     if state.state != "closed":
         raise ValueError(f"it is {state.state}")
     if not is_complete_parquet(target, table.rows):
-        with _part(target) as part:
+        with temporary_beside(target) as part:
             write_parquet(table, part, provenance=_provenance(table))
             if not is_complete_parquet(part, table.rows):
                 raise ValueError("it cannot be read back from Parquet")
@@ -108,20 +106,8 @@ def _provenance(table: SampleTable) -> Provenance:
     )
 
 
-@contextlib.contextmanager
-def _part(target: Path) -> Iterator[Path]:
-    """Yield a temporary file beside its target, and remove it at the end unless it was renamed."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PART)
-    os.close(handle)
-    path = Path(name)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def _replace_content(path: Path, content: bytes) -> None:
-    with _part(path) as part:
+    with temporary_beside(path) as part:
         part.write_bytes(content)
         _replace_file(part, path, path.stat())
 
@@ -142,7 +128,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_stale_parts(folder: Path) -> None:
-    for path in folder.glob(f".*{_PART}"):
+    for path in folder.glob(f".*{PART}"):
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime > _STALE_S:
                 path.unlink()

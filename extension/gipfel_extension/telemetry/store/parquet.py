@@ -6,6 +6,7 @@ A file is a wide table with a row per device and time and a column per metric.
 import os
 import tempfile
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from .segment_files import PARQUET
 #: Time columns; ``clock_ns`` is ``time_ns`` minus the monotonic clock, which hardly changes.
 TIMES = ("time_ns", "clock_ns")
 _VERSION = "1"
+#: Ending of temporary files.
+PART = ".part"
 #: Rows of all devices in a row group: half an hour of a node with four GPUs at 1 Hz. The metadata of a row
 #: group take as much space as 300 rows.
 _GROUP_ROWS = 10_000
@@ -146,18 +149,25 @@ def write_export(table: SampleTable, path: Path) -> int:
     OSError
         The file cannot be written.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    part = Path(name)
-    try:
+    with temporary_beside(path) as part:
         if path.suffix == ".csv":
             _write_csv(table, part)
         else:
             write_parquet(table, part)
         part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return table.rows
+
+
+@contextmanager
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Yield a temporary file beside its target, and remove it at the end unless it was renamed."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PART)
+    os.close(handle)
+    path = Path(name)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def to_wide_table(table: SampleTable) -> pa.Table:

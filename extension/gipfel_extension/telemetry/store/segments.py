@@ -189,7 +189,7 @@ def read_samples(
         parts = [_only(part, simulated=simulated) for part in parts]
     table = SampleTable.union(parts, metrics=metrics)
     if until_ns is not None:
-        table = _until(table, until_ns)
+        table = table.until(until_ns + 1)
     return table if since_ns is None else table.since(since_ns)
 
 
@@ -321,14 +321,6 @@ def _create(folder: Path, provenance: Provenance, start_ns: int) -> tuple[Path, 
 
 def _stem(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(SUFFIX))
-
-
-def _until(table: SampleTable, until_ns: int) -> SampleTable:
-    kept = {}
-    for device, columns in (table.columns or {}).items():
-        end = int(np.searchsorted(columns["time_ns"], until_ns, side="right"))
-        kept[device] = {name: column[:end] for name, column in columns.items()}
-    return replace(table, columns=kept)
 
 
 def _only(table: SampleTable, *, simulated: bool) -> SampleTable:

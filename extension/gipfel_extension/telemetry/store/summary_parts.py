@@ -1,8 +1,8 @@
 """Reading of the summaries of several segments; samples replace missing summaries."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..metric_table import METRICS
 from ..sample import Device, SampleTable
@@ -88,8 +88,9 @@ def _read(
 ) -> tuple[list[Summary], list[SampleTable]]:
     found = _summary(file, level, metrics)
     if found is None:
-        table = _samples(file.path, metrics)
-        return [], [] if table is None else [table]
+        with suppress(OSError):
+            return [], [read_segment(file.path, metrics=metrics)]
+        return [], []
     finer = None if tail is None else _summary(file, tail, metrics, last=level // tail + 1)
     if finer is None:
         return [found], []
@@ -107,13 +108,6 @@ def _summary(
     except (OSError, ValueError):
         return None
     return None if stale or not len(found.start_ns) else found
-
-
-def _samples(path: Path, metrics: Sequence[str] | None) -> SampleTable | None:
-    try:
-        return read_segment(path, metrics=metrics)
-    except OSError:
-        return None
 
 
 def _after(summary: Summary, time_ns: int) -> Summary:
