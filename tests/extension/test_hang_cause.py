@@ -245,10 +245,10 @@ def test_a_watch_writes_one_notice_with_the_cause_and_ends_it_when_ranks_continu
     assert watched.message().startswith("No rank has ended a step for 300 s. Cause: rank 2")
     assert watched.state.hang
     assert watched.state.hang.ranks == (2,)
-    assert watched.state.hangs
+    assert watched.state.hang.ended_ns is None
     watched.ranks.report(5)
     watched.pass_s(10)
-    assert not watched.state.hangs
+    assert watched.state.hang.ended_ns is not None
     assert watched.events() == ["hang", "hang_over"]
 
 

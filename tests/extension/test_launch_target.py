@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.workloads.directory import parent_directory
 from gipfel_cluster.workloads.submission import submission_context
 from gipfel_extension.training.launch import DryRun, launch
 from gipfel_extension.training.launches.launchers import Attempt, launcher_of
 from gipfel_extension.training.launches.planning import plan_launch, shown_command, started_command
-from gipfel_extension.training.record import launches_folder
+from gipfel_extension.training.record import LAUNCHES
 from gipfel_extension.training.record.spec import LaunchSpec
 
 _CELL = {
@@ -76,7 +77,7 @@ def test_what_ranks_cant_run_is_refused_at_once(
     with pytest.raises(GipfelError, match=said):
         launch(spec, environment, directory=tmp_path)
     # Its number is free for the next one.
-    assert not list(launches_folder(environment).iterdir())
+    assert not list(parent_directory(LAUNCHES, environment).iterdir())
 
 
 def test_a_notebook_in_another_language_is_refused(tmp_path: Path) -> None:

@@ -109,9 +109,9 @@ def status_message(launch: Launch) -> str:
 
 def flight_recorder_lines(folder: Path) -> list[str]:
     """Return the flight recorder's report of a launch as lines; empty without dumps."""
-    from .flight_recorder import report_of  # noqa: PLC0415 - it reads ranks/, which is beside this
+    from .flight_recorder import has_dumps, report_of  # noqa: PLC0415 - it reads ranks/, which is beside this
 
-    if not _names(folder / "flight_recorder"):
+    if not has_dumps(folder / "flight_recorder"):
         return []
     try:
         return [line[:_MAX_CHARACTERS] for line in report_of(folder, limit_s=_FLIGHT_RECORDER_S).lines[:50]]
@@ -146,13 +146,6 @@ def _head(state: LaunchState, folder: Path) -> dict[str, Any]:
         "node_count": len(state.nodes),
         "notes": list(state.notes[-5:]),
     }
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(each.name for each in folder.iterdir() if each.is_file())[:_MAX_FILES]
-    except OSError:
-        return []
 
 
 class LaunchKind:

@@ -30,7 +30,6 @@ _LAUNCHER_VARIABLES = (
 _FAMILIES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "PET_", "ACCELERATE_")
 _KEPT = ("SLURM_JOB_ID", "SLURM_CONF")
 _LOOK_S = 0.2
-_TRACE_LINES = 40
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
 _STACKS = "stacks.json"
 _MAX_TOKEN_CHARACTERS = 8192
@@ -274,21 +273,14 @@ class Rank:
         path = self.file("errors", ".json")
         if not os.path.exists(path):  # noqa: PTH110
             message = f"was ended by {_signal_name(-status)}" if status < 0 else f"exit status {status}"
-            _write_json(path, failure(self.rank, self.node, message, "", ""))
+            content = {"rank": self.rank, "node": self.node, "time_ns": time.time_ns(), "message": message}
+            _write_json(path, {**content, "location": "", "traceback": ""})
 
     def file(self, folder: str, suffix: str, single: bool = False) -> str:  # noqa: FBT001, FBT002
         """Return the path of a file of this rank; its name has the attempt and restart unless ``single``."""
         os.makedirs(inside(folder), mode=0o700, exist_ok=True)  # noqa: PTH103
         name = f"{self.rank}" if single else f"{self.plan['number']}-{self.restart}-{self.rank}"
         return inside(folder, name + suffix)
-
-
-def failure(rank: int, node: str, message: str, location: str, trace: str) -> dict[str, Any]:
-    """Return the content of a failed rank's error file."""
-    return {
-        "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000],
-        "location": location, "traceback": trace[-8000:],
-    }  # fmt: skip
 
 
 def package_folder(name: str) -> str:

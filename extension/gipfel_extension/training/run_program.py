@@ -31,22 +31,6 @@ def attempt() -> dict[str, Any]:
     return content
 
 
-def failure(rank: int, node: str, message: str, location: str, trace: str) -> dict[str, Any]:
-    """Return the content of a failed rank's error file."""
-    return {
-        "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000],
-        "location": location, "traceback": trace[-8000:],
-    }  # fmt: skip
-
-
-def _touched_ns(name: str) -> int:
-    """Return when the supervisor or a user last touched a file of the launch's directory."""
-    try:
-        return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
-    except OSError:
-        return 0
-
-
 def _write_json(path: str, content: dict[str, Any]) -> None:
     beside = f"{path}.{os.getpid()}"
     try:
@@ -185,7 +169,8 @@ def _write_exception(error: BaseException) -> None:
     rank, node = int(os.environ.get("RANK") or 0), os.environ.get("GIPFEL_NODE") or os.uname().nodename
     path = os.environ.get("GIPFEL_RANK_ERROR")
     if path:
-        _write_json(path, failure(rank, node, message, location, text))
+        content = {"rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000]}
+        _write_json(path, {**content, "location": location, "traceback": text[-8000:]})
     elastic = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if elastic:
         extra = {"py_callstack": text, "timestamp": str(int(time.time()))}

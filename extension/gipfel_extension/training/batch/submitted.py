@@ -306,10 +306,8 @@ def started_at(progress: Progress | None) -> float | None:
 def _progress_of(submission: SubmittedNotebook, task: NotebookTask) -> Progress | None:
     """Return the progress of this submission; None if the file is from an earlier run."""
     progress = read_progress(task.output)
-    with contextlib.suppress(ValueError):
-        if progress and datetime.fromisoformat(progress.started).timestamp() >= submission.time - _SKEW_S:
-            return progress
-    return None
+    started = started_at(progress)
+    return progress if started is not None and started >= submission.time - _SKEW_S else None
 
 
 def _read_submission(workload: Workload) -> SubmittedNotebook:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.process.tree import Process
@@ -30,11 +29,8 @@ _LOG_BYTES = 64 << 10
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
-class OnStatus(Protocol):
-    """Callback with the state of all runs, after each query."""
-
-    def __call__(self, views: Sequence[TaskView]) -> None:
-        """Handle the state of all runs."""
+#: Callback with the state of all runs, after each query.
+OnStatus = Callable[[Sequence[TaskView]], None]
 
 
 async def wait_for_job(

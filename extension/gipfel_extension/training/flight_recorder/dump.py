@@ -65,7 +65,6 @@ class Call:
     shapes: tuple[Any, Any] = ((), ())
     dtypes: tuple[Any, Any] = ((), ())
     created_ns: int | None = None
-    completed_ns: int | None = None
     timeout_ms: int = 0
     frame: str = ""
 
@@ -261,7 +260,6 @@ def _call(
         shapes=(_shapes(parts, "input_sizes"), _shapes(parts, "output_sizes")),
         dtypes=(_names(parts, "input_dtypes"), _names(parts, "output_dtypes")),
         created_ns=number_of(last.get("time_created_ns")),
-        completed_ns=number_of(last.get("time_discovered_completed_ns")) or None,
         timeout_ms=number_of(last.get("timeout_ms")) or 0,
         frame=user_frame(last.get("frames") or parts[0].get("frames")),
     )

@@ -103,7 +103,7 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
     def _update_display_id(self, display_id: str, msg: Mapping[str, Any]) -> None:
         super()._update_display_id(display_id, msg)
         for index in self._display_id_map.get(display_id, ()):
-            self.nb_man.cell_touched(index)
+            self.nb_man.cell_changed(index)
 
     async def async_execute_cell(self, cell: Any, cell_index: int, **options: Any) -> Any:
         """Run one cell with nbclient, so that a signal can interrupt it."""

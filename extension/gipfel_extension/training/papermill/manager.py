@@ -99,7 +99,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         """Record that a cell starts."""
         self._current, self._current_started = cell_index, _now()
         super().cell_start(cell, cell_index, **options)
-        self._changed(cell_index)
+        self.cell_changed(cell_index)
         self._save_state(urgent=False)
 
     def cell_complete(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
@@ -108,7 +108,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         if cell_index is not None and cell.metadata.papermill["status"] == self.COMPLETED:
             self._done.add(cell_index)
             self._current = None
-        self._changed(cell_index)
+        self.cell_changed(cell_index)
         version = self._save_state(urgent=True)
         if self._saver is not None:
             self._saver.wait(self._finished_version)
@@ -122,7 +122,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         super().cell_exception(cell, cell_index)
         if output is not None:
             cell.outputs.append(nbformat.from_dict(dict(output)))  # type: ignore[no-untyped-call]
-        self._changed(cell_index)
+        self.cell_changed(cell_index)
 
     def cell_exception(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
         """Record that a cell has failed."""
@@ -131,17 +131,11 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         if getattr(error, "ename", "") == "SystemExit" and getattr(error, "evalue", "") in {"", "0"}:
             # The notebook has ended itself, which papermill treats as success.
             self.state, self.failed = "completed", None
-            super().cell_exception(cell, cell_index, **options)
-            self._changed(cell_index)
-            return
-        what = f"{getattr(error, 'ename', 'error')}: {getattr(error, 'evalue', '')}"
-        self.problem = one_line(f"cell {self.number_of(cell_index)} failed: {what}")[:240]
+        else:
+            what = f"{getattr(error, 'ename', 'error')}: {getattr(error, 'evalue', '')}"
+            self.problem = one_line(f"cell {self.number_of(cell_index)} failed: {what}")[:240]
         super().cell_exception(cell, cell_index, **options)
-        self._changed(cell_index)
-
-    def cell_touched(self, index: int) -> None:
-        """Mark the outputs of a cell as changed; the cell may have ended."""
-        self._changed(index)
+        self.cell_changed(cell_index)
 
     def notebook_complete(self, **options: Any) -> None:
         """Record that the run has ended."""
@@ -167,7 +161,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             return
         if (self.now() - self.last_save_time).total_seconds() >= self.autosave_cell_every:
             self.save()
-            self._changed(self._current)
+            self.cell_changed(self._current)
             self._save_state(urgent=True)
 
     def checkpoint(self) -> None:
@@ -241,7 +235,8 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
     def _code_cells(self) -> list[int]:
         return [index for index, cell in enumerate(self.nb.cells) if cell.get("cell_type") == "code"]
 
-    def _changed(self, index: int | None) -> None:
+    def cell_changed(self, index: int | None) -> None:
+        """Mark the outputs of a cell as changed; the cell may have ended."""
         if self._document is not None and index is not None:
             self._document.change(index)
 

@@ -128,11 +128,6 @@ class LaunchState(WorkloadState):
     notes: tuple[str, ...] = ()
     hang: HangNotice | None = None
 
-    @property
-    def hangs(self) -> bool:
-        """Return whether the ranks hang now."""
-        return self.phase == "running" and self.hang is not None and self.hang.ended_ns is None
-
     def exit_document(self) -> dict[str, Any]:
         """Return the content of ``exit.json``."""
         failure = self.failure.model_dump() if self.failure else None
@@ -232,11 +227,6 @@ def newest_restart(folder: Path, attempt: int) -> int:
 LAUNCHES = "launches"
 
 
-def launches_folder(environment: Mapping[str, str]) -> Path:
-    """Return the parent directory of launches in this process's run, or outside of runs."""
-    return parent_directory(LAUNCHES, environment)
-
-
 def new_folder(environment: Mapping[str, str]) -> Path:
     """Make the next launch's directory, for its owner alone.
 
@@ -245,7 +235,7 @@ def new_folder(environment: Mapping[str, str]) -> Path:
     GipfelError
         The directory can't be created.
     """
-    return new_directory(launches_folder(environment))
+    return new_directory(parent_directory(LAUNCHES, environment))
 
 
 def known_folders(environment: Mapping[str, str], *, all_runs: bool = False) -> tuple[Path, ...]:

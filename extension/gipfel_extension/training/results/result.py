@@ -28,7 +28,6 @@ MAX_BYTES = 16 << 20
 #: Largest number of runs that are searched for one of the same program, the newest first.
 _MAX_RUNS = 300
 _MAX_FOLDERS = 20_000
-_Share = float | None
 #: Mean and standard error of each rate, by name.
 Rates = dict[str, tuple[float, float]]
 STEPS = "steps_per_s"
