@@ -162,10 +162,9 @@ def test_short_time_range_is_drawn_from_fine_samples(tmp_path):
     recorded(tmp_path)
     times = read_samples(tmp_path)["GPU-0"]["time_ns"]
     overview = read_overview(tmp_path, start_ns=int(times[5]), end_ns=int(times[15]), buckets=600)
-    assert (overview.interval, overview.bucket_ns) == (0.1, 10**8)
+    assert overview.bucket_ns == 10**8
     cores = overview.mean["CPU_CORES_USED"][[d.kind for d in overview.devices].index("host")]
     assert np.isfinite(cores[1:-1]).all()
-    assert read_overview(tmp_path, buckets=10).interval == 1.0
 
 
 def test_a_site_sets_how_long_fine_samples_are_kept(tmp_path):

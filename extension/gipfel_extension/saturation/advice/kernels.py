@@ -260,12 +260,14 @@ class FusedOptimizer(_TimeRule):
         if not 0.1 <= fraction <= 0.5 or evidence is None:
             return None
         gpus = self._affected(context)
-        sentence = (
+        return self.advice(
             f"For {100 * fraction:.0f} % of the time {context.names(gpus, inside=True)} only moved memory "
-            "between phases of matrix work."
+            "between phases of matrix work.",
+            "If that is the optimizer, use its fused form: steps become shorter at the same utilization.",
+            fraction,
+            evidence,
+            gpus=gpus,
         )
-        action = "If that is the optimizer, use its fused form: steps become shorter at the same utilization."
-        return self.advice(sentence, action, fraction, evidence, gpus=gpus)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
@@ -299,18 +301,21 @@ class HalfPrecision(_TimeRule):
         """Return the advice where FP32 is busy and tensor pipes are not, for a third of the time."""
         trace = max(context.scored, key=lambda each: time_share(each, self._where(context, each)))
         where = self._where(context, trace)
+        fraction = time_share(trace, where)
         evidence = context.evidence(trace, where, ("PIPE_FP32_ACTIVE", "PIPE_TENSOR_ACTIVE"))
-        if time_share(trace, where) < 0.33 or evidence is None:
+        if fraction < 0.33 or evidence is None:
             return None
         gpus = self._affected(context)
-        sentence = (
-            f"{context.names(gpus)} computed in FP32 for {100 * time_share(trace, where):.0f} % "
-            "of the time, without tensor pipes."
+        return self.advice(
+            f"{context.names(gpus)} computed in FP32 for {100 * fraction:.0f} % of the time, without tensor "
+            "pipes.",
+            "Where matrices are multiplied, let autocast use bf16, or allow TF32.",
+            # Tensor pipes take a fraction of the time that FP32 pipes take for the same product.
+            fraction,
+            evidence,
+            gpus=gpus,
+            note=_SCORE_MAY_FALL,
         )
-        action = "Where matrices are multiplied, let autocast use bf16, or allow TF32."
-        # Tensor pipes take a fraction of the time that FP32 pipes take for the same product.
-        saved = time_share(trace, where)
-        return self.advice(sentence, action, saved, evidence, gpus=gpus, note=_SCORE_MAY_FALL)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples with FP32 busy, tensor pipes idle, and memory no busier than FP32."""
@@ -336,17 +341,20 @@ class QuarterPrecision(_TimeRule):
             return None
         trace = max(able, key=lambda each: time_share(each, self._where(context, each)))
         where = self._where(context, trace)
+        fraction = time_share(trace, where)
         evidence = context.evidence(trace, where, ("PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"))
-        if time_share(trace, where) < 0.5 or evidence is None:
+        if fraction < 0.5 or evidence is None:
             return None
         gpus = self._affected(context, able)
-        sentence = (
+        return self.advice(
             f"The tensor pipes of {context.names(gpus, inside=True)} were near their ceiling for "
-            f"{100 * time_share(trace, where):.0f} % of the time."
+            f"{100 * fraction:.0f} % of the time.",
+            "Use FP8 if the model allows it: it does twice the work in the same time.",
+            fraction / 2,
+            evidence,
+            gpus=gpus,
+            note=_SCORE_MAY_FALL,
         )
-        action = "Use FP8 if the model allows it: it does twice the work in the same time."
-        saved = time_share(trace, where) / 2
-        return self.advice(sentence, action, saved, evidence, gpus=gpus, note=_SCORE_MAY_FALL)
 
     def _has_fp8(self, context: AdviceContext, trace: Trace) -> bool:
         models = {score.device.uuid: score.model for score in context.job.gpus}

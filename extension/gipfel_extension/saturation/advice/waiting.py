@@ -206,15 +206,11 @@ class Placement:
         if time_share(trace, where) < 0.1 or evidence is None:
             return None
         gpus = context.alike_by(lambda each: time_share(each, self._where(context, each)))
-        sentence = (
-            f"For {100 * time_share(trace, where):.0f} % of the time {context.names(gpus, inside=True)} sent "
-            "or received over PCIe at more than half of its rate, while NVLink was idle."
-        )
-        action = "Place ranks that communicate on GPUs that NVLink connects; NCCL_DEBUG=INFO shows the path."
         return Advice(
             self.name,
-            sentence,
-            action,
+            f"For {100 * time_share(trace, where):.0f} % of the time {context.names(gpus, inside=True)} sent "
+            "or received over PCIe at more than half of its rate, while NVLink was idle.",
+            "Place ranks that communicate on GPUs that NVLink connects; NCCL_DEBUG=INFO shows the path.",
             gain,
             gain_in_points(gain),
             self.knob,

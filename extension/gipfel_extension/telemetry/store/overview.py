@@ -46,10 +46,6 @@ class Overview:
         Arrays by metric, float[D, T] for D devices and T buckets; NaN where no value is known.
     count
         Number of samples of each value by metric, int[D, T].
-    level
-        Bucket length in seconds of the summaries that were read; 0 where samples were read.
-    interval
-        Seconds between two samples; 0 where unknown.
     """
 
     devices: tuple[Device, ...]
@@ -57,9 +53,6 @@ class Overview:
     bucket_ns: int
     mean: Mapping[str, Floats]
     count: Mapping[str, Numbers]
-    source: str = ""
-    interval: float = 0.0
-    level: int = 0
 
     @classmethod
     def from_table(
@@ -92,7 +85,7 @@ class Overview:
         grid = BucketGrid(table.devices, _selected(metrics, all_metrics), first, last, bucket)
         for device in table.devices:
             grid.add_samples(device.uuid, table[device.uuid])
-        return _overview(grid, table.source, table.interval, 0)
+        return grid.overview()
 
 
 def read_overview(
@@ -208,12 +201,15 @@ class BucketGrid:
         mean, count = (each[rows][:, known].T for each in (summary.mean, summary.count))
         self._add(summary.start_ns[rows], series_rows, mean, count)
 
-    def result(self) -> tuple[Mapping[str, Floats], Mapping[str, Numbers]]:
-        """Return mean and count as arrays by metric; a mean is NaN where the count is 0."""
+    def overview(self) -> Overview:
+        """Return the overview of everything that was added."""
         shape = (len(self.devices), len(self.metrics), len(self.time_ns))
         means = np.where(self._count > 0, self._sum / np.maximum(self._count, 1), np.nan).reshape(shape)
         counts = self._count.astype(np.int64).reshape(shape)
-        return (
+        return Overview(
+            self.devices,
+            self.time_ns,
+            self.bucket_ns,
             {metric: means[:, index] for metric, index in self._metric_index.items()},
             {metric: counts[:, index] for metric, index in self._metric_index.items()},
         )
@@ -252,7 +248,7 @@ def _of_parts(
     for table in parts.tables:
         for device in table.devices:
             grid.add_samples(device.uuid, table[device.uuid])
-    return _overview(grid, parts.source, parts.interval, level)
+    return grid.overview()
 
 
 def _probed_files(files: Sequence[SegmentFile]) -> Sequence[SegmentFile]:
@@ -291,8 +287,3 @@ def _bucket(span_ns: int, buckets: int, step_ns: int) -> int:
 
 def _selected(metrics: Iterable[str] | None, all_metrics: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(all_metrics if metrics is None else metrics))
-
-
-def _overview(grid: BucketGrid, source: str, interval: float, level: int) -> Overview:
-    mean, count = grid.result()
-    return Overview(grid.devices, grid.time_ns, grid.bucket_ns, mean, count, source, interval, level)

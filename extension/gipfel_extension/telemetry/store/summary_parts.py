@@ -42,13 +42,6 @@ class SummaryParts:
         intervals += [table.interval for table in self.tables]
         return next((interval for interval in reversed(intervals) if interval > 0), 0.0)
 
-    @property
-    def source(self) -> str:
-        """Names of the sources of the samples, as in ``SampleTable.source``."""
-        sources = [summary.provenance.source for summary in self.summaries]
-        sources += [table.source for table in self.tables]
-        return ", ".join(dict.fromkeys(part for each in sources for part in each.split(", ") if part))
-
     def time_ranges(self) -> list[tuple[int, int]]:
         """Return first and last time of each part in UTC nanoseconds."""
         found = [
