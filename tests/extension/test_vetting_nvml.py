@@ -38,8 +38,8 @@ class Library:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
-        return b"GPU-%d" % handle
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
 
     def nvmlDeviceGetName(self, handle: int) -> str:
         return "NVIDIA GH200 120GB"

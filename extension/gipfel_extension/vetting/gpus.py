@@ -172,7 +172,7 @@ class Nvml:
 
 def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
     def query(name: str, *arguments: Any) -> Any:
-        return _query(nvml, getattr(nvml, name, None), handle, *arguments)
+        return _query(nvml, name, handle, *arguments)
 
     # Version 2 does not count memory that the driver reserves as used.
     memory = query("nvmlDeviceGetMemoryInfo", getattr(nvml, "nvmlMemory_v2", 2)) or query(
@@ -184,10 +184,10 @@ def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
     reasons = query("nvmlDeviceGetCurrentClocksEventReasons")
     reasons = reasons if reasons is not None else query("nvmlDeviceGetCurrentClocksThrottleReasons")
     return GpuReading(
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
         index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        bus_id=_text(bus.busId) if bus is not None else "",
+        name=nvml.nvmlDeviceGetName(handle),
+        bus_id=bus.busId if bus is not None else "",
         memory_total=int(memory.total) if memory is not None else None,
         memory_used=int(memory.used) if memory is not None else None,
         processes=_processes(running),
@@ -217,14 +217,12 @@ def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
     )
 
 
-def _query(nvml: Any, function: Callable[..., Any] | None, *arguments: Any) -> Any:
-    if function is None:
-        return None
+def _query(nvml: Any, name: str, *arguments: Any) -> Any:
     try:
-        return function(*arguments)
+        return getattr(nvml, name)(*arguments)
     # An older pynvml raises Python's errors for a symbol or an argument that it does not know.
     except (nvml.NVMLError, AttributeError, TypeError, ValueError) as error:
-        log.debug("%s: %s", getattr(function, "__name__", function), error)
+        log.debug("%s: %s", name, error)
         return None
 
 
@@ -249,12 +247,9 @@ def _retired_pages(query: Callable[..., Any]) -> int | None:
 def _links(nvml: Any, handle: Any, query: Callable[..., Any]) -> tuple[NvLink, ...]:
     """Return the links up to the first that the GPU does not have; an unreadable state is None."""
     links: list[NvLink] = []
-    state_of = getattr(nvml, "nvmlDeviceGetNvLinkState", None)
-    if state_of is None:
-        return ()
     for index in range(_MAX_LINKS):
         try:
-            state = state_of(handle, index)
+            state = nvml.nvmlDeviceGetNvLinkState(handle, index)
         except nvml.NVMLError as error:
             if getattr(error, "value", None) in _NO_SUCH_LINK:
                 break
@@ -278,10 +273,6 @@ def _field(nvml: Any, query: Callable[..., Any], name: str) -> int | None:
 
 def _from_milli(value: float | None) -> float | None:
     return value / 1000 if value is not None else None
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _import() -> Any:
