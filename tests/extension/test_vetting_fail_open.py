@@ -286,7 +286,7 @@ def test_sharing_is_a_switch_that_is_remembered_and_nodes_that_failed_can_be_exc
         Exclusion(node=f"n{number}", check="m", reason="Slow.", since_ns=now, until_ns=now + 10**15)
         for number in (1, 2, 7)
     ]
-    Exclusions(history / "alps").add(slow)
+    Exclusions(history / "alps").update(slow)
     status, printed, said = vet("--excluded")
     assert (status, printed) == (0, "n[1-2,7]\n")
     assert "n7: m: Slow." in said

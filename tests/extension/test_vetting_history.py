@@ -94,7 +94,7 @@ class TestStore:
             "    r = VettingRecord(cluster='alps', protocol='p', job=sys.argv[2], started_ns=n, ended_ns=n)\n"
             "    h.store(r)\n"
             "    name = f'n{sys.argv[2]}-{i}'\n"
-            "    e.add([Exclusion(node=name, reason='r', since_ns=n, until_ns=n + 10**13)])\n"
+            "    e.update([Exclusion(node=name, reason='r', since_ns=n, until_ns=n + 10**13)])\n"
         )
         writers = [
             subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(job)]) for job in range(3)
@@ -202,10 +202,9 @@ class TestExclusions:
         exclusions = Exclusions(tmp_path / "alps")
         one = Exclusion(node="n1", check="nccl", reason="slow link", since_ns=NOW, until_ns=NOW + HOUR)
         every = Exclusion(node="n1", reason="XID 79", since_ns=NOW, until_ns=NOW + 2 * HOUR)
-        assert exclusions.add([one, every], now_ns=NOW) == (every, one)
+        assert exclusions.update([one, every], now_ns=NOW) == (every, one)
         assert exclusions.read(now_ns=NOW + HOUR)[0] == (every,)
-        assert exclusions.remove("n1", "nccl", now_ns=NOW) == (every,)
-        assert exclusions.remove("n1", now_ns=NOW) == ()
+        assert exclusions.update((), removed={("n1", "nccl")}, now_ns=NOW) == (every,)
 
     def test_a_torn_list_is_set_aside_and_excludes_nothing(self, tmp_path: Path) -> None:
         exclusions = Exclusions(tmp_path)

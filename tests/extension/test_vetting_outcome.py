@@ -131,7 +131,7 @@ def test_whoever_failed_lately_is_excluded_from_the_next_job_as_well(tmp_path: P
     now = time.time_ns()
     environment = {"GIPFEL_VETTING_HISTORY": str(tmp_path)}
     given = {"reason": "Slow.", "since_ns": now, "until_ns": now + 10**12}
-    Exclusions(tmp_path / "c").add(
+    Exclusions(tmp_path / "c").update(
         [
             Exclusion(node="n1", check="env", **given),
             Exclusion(node="n2", check="another check", **given),

@@ -7,7 +7,7 @@ functions of records that `store.History` has read.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -48,9 +48,6 @@ class _Content(Frozen):
     exclusions: tuple[Exclusion, ...] = Field((), max_length=_MAX_EXCLUSIONS)
 
 
-_Change = Callable[[dict[tuple[str, str], Exclusion]], dict[tuple[str, str], Exclusion]]
-
-
 class Exclusions:
     """Exclusion list of one cluster.
 
@@ -81,38 +78,31 @@ class Exclusions:
             )
         return tuple(each for each in content.exclusions if each.until_ns > now), ""
 
-    def add(self, exclusions: Iterable[Exclusion], *, now_ns: int | None = None) -> tuple[Exclusion, ...]:
-        """Add exclusions, replacing older ones of the same node and check; return all exclusions.
+    def update(
+        self,
+        added: Iterable[Exclusion],
+        *,
+        removed: Collection[tuple[str, str]] = (),
+        now_ns: int | None = None,
+    ) -> tuple[Exclusion, ...]:
+        """Add exclusions, which replace older ones of the same node and check; return all exclusions.
+
+        Parameters
+        ----------
+        removed
+            Nodes and checks whose exclusions are removed.
 
         Raises
         ------
         GipfelError
             The file can't be written, or has more than 4096 exclusions.
         """
-        added = {(each.node, each.check): each for each in exclusions}
-        return self._change(lambda current: current | added, now_ns)
-
-    def remove(self, node: str, check: str = "", *, now_ns: int | None = None) -> tuple[Exclusion, ...]:
-        """Remove an exclusion, with an empty `check` all of the node; return the remaining exclusions.
-
-        Raises
-        ------
-        GipfelError
-            The file can't be written.
-        """
-        return self._change(
-            lambda current: {
-                key: each for key, each in current.items() if key[0] != node or (check and key[1] != check)
-            },
-            now_ns,
-        )
-
-    def _change(self, change: _Change, now_ns: int | None) -> tuple[Exclusion, ...]:
         try:
             make_private(self.path.parent)
             with locked(self.path.with_name(".exclusions.lock")):
                 current, _ = self.read(now_ns=now_ns)
-                changed = change({(each.node, each.check): each for each in current})
+                kept = (each for each in current if (each.node, each.check) not in removed)
+                changed = {(each.node, each.check): each for each in (*kept, *added)}
                 if len(changed) > _MAX_EXCLUSIONS:
                     problem = f"{self.path} would hold more than {_MAX_EXCLUSIONS} nodes."
                     raise GipfelError(problem, "Remove exclusions of other nodes first.")

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 from gipfel_cluster.runs import make_private, write_atomically
@@ -220,9 +220,6 @@ class _Baselines(Frozen):
     baselines: tuple[Baseline, ...] = ()
 
 
-_BASELINES = TypeAdapter(_Baselines)
-
-
 def site_baselines(
     cluster: str,
     models: Collection[str],
@@ -255,8 +252,8 @@ def _fetch(
         path = f"api/baselines/{urllib.parse.quote(cluster, safe='')}?{query}"
         try:
             with query_registry(path, environment, limit_s=limit_s) as response:
-                content = _BASELINES.validate_python(json.loads(response.read(_MAX_BYTES)))
-        except (OSError, ValueError, RecursionError, http.client.HTTPException):
+                content = _Baselines.model_validate_json(response.read(_MAX_BYTES))
+        except (OSError, ValueError, http.client.HTTPException):
             # Without the registry, the user's own baselines are used.
             return
         baselines += [each for each in content.baselines if each.gpu_model == model]

@@ -269,10 +269,7 @@ def _exclude(exclusions: Exclusions, report: VettingReport) -> None:
         if each.verdict is Verdict.FAIL and each.owner is Owner.NODE
     }
     now = time.time_ns()
-    current = {(each.node, each.check) for each in exclusions.read(now_ns=now)[0]}
     passed = {(each.node, each.check) for each in decided if each.verdict is Verdict.PASS} - failed.keys()
-    for node, check in sorted(current & passed):
-        exclusions.remove(node, check, now_ns=now)
     added = [
         Exclusion(
             node=node,
@@ -284,8 +281,9 @@ def _exclude(exclusions: Exclusions, report: VettingReport) -> None:
         for (node, check), each in failed.items()
         if node in faulty
     ]
-    if added:
-        exclusions.add(added, now_ns=now)
+    outdated = passed & {(each.node, each.check) for each in exclusions.read(now_ns=now)[0]}
+    if added or outdated:
+        exclusions.update(added, removed=outdated, now_ns=now)
 
 
 def _versions() -> dict[str, str]:
