@@ -156,7 +156,7 @@ class LaunchCell:
 
     def _begin(self, request: LaunchRequest) -> None:
         view = self._view = self._view or LaunchWidget()
-        view.stop_following()
+        view.stop()
         self._set_message("")
         view.document = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
         # An earlier launch may have ended and left a static view in its place.

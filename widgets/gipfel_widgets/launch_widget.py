@@ -72,7 +72,7 @@ class LaunchWidget(LiveWidget):
 
     def follow(self, launch: Launch) -> None:
         """Follow a launch, and stop following the previous one."""
-        self.stop_following()
+        self.stop()
         self._ended = threading.Event()
         self._followed = FollowedLaunch(launch)
         self._thread = threading.Thread(
@@ -84,7 +84,7 @@ class LaunchWidget(LiveWidget):
         self._thread.start()
         atexit.register(self._ended.set)
 
-    def stop_following(self) -> None:
+    def stop(self) -> None:
         """Stop following; the launch keeps running."""
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -106,13 +106,6 @@ class LaunchWidget(LiveWidget):
     @property
     def _id(self) -> str:
         return "" if self.launch is None else workload_id(self.launch.folder)
-
-    def close(self) -> None:
-        """Remove the view from the page; the launch keeps running."""
-        # Called also when a partly initialized widget is deleted.
-        if hasattr(self, "_thread"):
-            self.stop_following()
-        super().close()
 
     def stop_launch(self) -> None:
         """Stop the ranks of the launch."""

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -142,6 +143,8 @@ class LiveWidget(anywidget.AnyWidget):
     A reloaded page requests the whole state and accepts the first ``update`` message as the reply. The kernel
     marks messages of a thread as replies to the current request, so a partial change could be taken for the
     whole state. Partial changes are therefore sent as ``echo_update``, which is never a reply.
+
+    A subclass sets the event ``_ended`` when its thread is to end.
     """
 
     def _send(self, msg: dict[str, Any], buffers: Any = None) -> None:
@@ -149,3 +152,14 @@ class LiveWidget(anywidget.AnyWidget):
         if msg.get("method") == "update" and "_model_module" not in msg["state"]:
             msg = {**msg, "method": "echo_update"}
         super()._send(msg, buffers)
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the view's threads; the cell keeps what it shows."""
+
+    def close(self) -> None:
+        """Stop, and remove the live view from the page."""
+        # Called also when a partly initialized widget is deleted.
+        if hasattr(self, "_ended"):
+            self.stop()
+        super().close()

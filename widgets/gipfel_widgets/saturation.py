@@ -213,13 +213,6 @@ class Saturation(LiveWidget):
                 self.set_plots(*document_and_plots(self.table, dark=False))
             self._show_again()
 
-    def close(self) -> None:
-        """Stop, and remove the live view from the page."""
-        # Deleting a half-made widget calls this too.
-        if hasattr(self, "_thread"):
-            self.stop()
-        super().close()
-
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         table = self.table
         known = _logged(self._feed)

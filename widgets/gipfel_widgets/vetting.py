@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 import traitlets
 
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.process.tree import end_child
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_extension.vetting.grid import grid_html, make_grid
 from gipfel_extension.vetting.protocol_files import find_protocol
@@ -97,13 +97,6 @@ class Vetting(LiveWidget):
             self._ended.set()
             self.refresh()
             self._shown.replace(self._bundle())
-
-    def close(self) -> None:
-        """Stop, and remove the live view from the page."""
-        # Deleting a half-made widget calls this too.
-        if hasattr(self, "_ended"):
-            self.stop()
-        super().close()
 
     def _bundle(self) -> dict[str, Any]:
         if self.report is None:
@@ -197,24 +190,14 @@ def _run(argv: Sequence[str], run: Path, view: Vetting, timeout: float | None) -
         except subprocess.TimeoutExpired:
             early = True
         finally:
-            _end(process)
+            # It writes a report when it is terminated.
+            end_child(process, _END_S)
             view.refresh()
             view.stop()
         log.seek(0)
         text = log.read().decode(errors="replace")
     lines = [one_line(line).removeprefix("gipfel: ") for line in text.splitlines() if line.strip()]
     return early, lines[-1] if lines else ""
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Interrupt the process, so that it leaves a report; kill it where it does not end."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _follow(view: "weakref.ref[Vetting]", ended: threading.Event) -> None:
