@@ -62,8 +62,8 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
 
 
-def check_command(argv: Sequence[str], max_bytes: int) -> None:
-    """Raise an error for a command that can't be executed.
+def check_command(argv: Sequence[str], max_bytes: int) -> Sequence[str]:
+    """Return a command; raise an error if it can't be executed.
 
     Parameters
     ----------
@@ -79,10 +79,11 @@ def check_command(argv: Sequence[str], max_bytes: int) -> None:
         raise ValueError("the command must have a first word and must not contain a NUL")
     if sum(len(word.encode(errors="replace")) for word in argv) > max_bytes:
         raise ValueError(f"the command is longer than {max_bytes >> 10} KiB")
+    return argv
 
 
-def check_variables(variables: Mapping[str, str], reserved_prefix: str) -> None:
-    """Raise an error for invalid variables, and for variables that a request must not set.
+def check_variables(variables: Mapping[str, str], reserved_prefix: str) -> Mapping[str, str]:
+    """Return variables; raise an error for invalid ones, and for those that a request must not set.
 
     Parameters
     ----------
@@ -101,3 +102,4 @@ def check_variables(variables: Mapping[str, str], reserved_prefix: str) -> None:
             raise ValueError(f"{name} is set by the job and can't be changed")
     if sum(len(name) + len(content) for name, content in variables.items()) > _MAX_VARIABLES_BYTES:
         raise ValueError(f"is longer than {_MAX_VARIABLES_BYTES >> 10} KiB")
+    return variables

@@ -145,7 +145,7 @@ def test_pipes_devices_folders_and_odd_paths_are_refused_at_once(tmp_path: Path)
     for path, said in [
         (str(tmp_path / "pipe"), "not a regular file"),
         ("/dev/zero", "not a regular file"),
-        (str(tmp_path), "not a regular file"),
+        (str(tmp_path), "Is a directory"),
         (str(tmp_path / "none"), "can't be read"),
         (f"{tmp_path}/a\0b", "can't be read"),
         ("key.pub", "not the absolute path"),

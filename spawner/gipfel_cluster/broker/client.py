@@ -177,10 +177,9 @@ def _connect(connected: socket.socket, path: Path) -> None:
 
 def _signal_sender(connected: socket.socket) -> Callable[[int, FrameType | None], None]:
     def send(number: int, _frame: FrameType | None) -> None:
-        try:
+        # If the broker has disconnected, the command ends.
+        with contextlib.suppress(OSError):
             connected.sendall(to_line(Signal(signal=number)))
-        except OSError:
-            return  # The broker has disconnected, and the command ends.
 
     return send
 

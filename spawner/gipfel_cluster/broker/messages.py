@@ -1,10 +1,11 @@
 """Messages between a broker and its clients: one line of JSON each, with typed fields of limited size."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
 from ..edf import Diagnostic
 from ..image_verdict import SecurityVerdict
@@ -50,25 +51,22 @@ class _InContainer(Request):
     #: Working directory of the command; the workspace of the EDF if the host does not see it.
     directory: PathRef | None = None
     #: Variables of the command in addition to the job's.
-    environment: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
-
-    @field_validator("environment")
-    @classmethod
-    def _check_environment(cls, value: dict[str, str]) -> dict[str, str]:
-        check_variables(value, "GIPFEL_")
-        return value
+    environment: Annotated[
+        dict[str, str],
+        Field(max_length=64),
+        AfterValidator(partial(check_variables, reserved_prefix="GIPFEL_")),
+    ] = Field(default_factory=dict)
 
 
 class RunRequest(_InContainer):
     """Run a command in the container of an EDF; the client sends descriptors for its streams."""
 
     kind: Literal["run"] = "run"
-    command: Annotated[tuple[str, ...], Field(min_length=1, max_length=4096)]
-
-    @model_validator(mode="after")
-    def _check_command(self) -> "RunRequest":
-        check_command(self.command, _MAX_COMMAND)
-        return self
+    command: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, max_length=4096),
+        AfterValidator(partial(check_command, max_bytes=_MAX_COMMAND)),
+    ]
 
 
 class KernelRequest(_InContainer):
@@ -201,7 +199,7 @@ AnyRequest = (
     | StepRequest
     | SuperviseRequest
 )
-_REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(
+REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(
     Annotated[AnyRequest, Field(discriminator="kind")], config=DEFER_BUILD
 )
 
@@ -311,11 +309,6 @@ class QuotaAnswer(Frozen):
 
 class _Versioned(Frozen, extra="ignore"):
     version: int = 0
-
-
-def parse_request(line: bytes) -> AnyRequest:
-    """Parse a line as a request to a job's broker; raises as `parse_request_line` does."""
-    return parse_request_line(line, _REQUESTS)
 
 
 def parse_request_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:

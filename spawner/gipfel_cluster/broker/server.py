@@ -17,6 +17,7 @@ from ..scheduler.protocol import Quota, QuotaFacts, Scheduler
 from .container import PreparedCommand, edf_diagnostics, host_edf, prepare_run
 from .context import JobContext, variables_for_new_job
 from .messages import (
+    REQUESTS,
     AddressAnswer,
     AddressRequest,
     AnyRequest,
@@ -45,7 +46,7 @@ from .messages import (
     SuperviseRequest,
     VerdictAnswer,
     VerdictRequest,
-    parse_request,
+    parse_request_line,
 )
 from .serving import STREAMS, Connection, Server, end_process, relay_until_end
 
@@ -187,7 +188,7 @@ class Broker(Server):
 
     async def answer(self, line: bytes, client: Connection) -> None:
         """Answer a request of a process of the job."""
-        request = parse_request(line)
+        request = parse_request_line(line, REQUESTS)
         if isinstance(request, RunRequest | KernelRequest):
             await self._containers.run(request, client)
             return

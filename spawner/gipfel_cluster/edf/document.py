@@ -9,6 +9,7 @@ import bisect
 import re
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -35,11 +36,9 @@ class LineIndex:
         self._text = text
         self._breaks = [match.start() for match in re.finditer("\n", text)]
         self._lines: dict[Path, int] = {}
-        try:
+        # A ValueError is an invalid key, in a text that is not TOML.
+        with suppress(_ScanError, IndexError, RecursionError, ValueError):
             self._read()
-        except (_ScanError, IndexError, RecursionError, ValueError):
-            # A ValueError is an invalid key, in a text that is not TOML.
-            return
 
     def line(self, *path: str | int) -> int | None:
         """Return the line of a value, else that of the value that contains it."""

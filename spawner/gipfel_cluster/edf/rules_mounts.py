@@ -122,9 +122,8 @@ def covered_mount(context: LintContext) -> Iterator[Mistake]:
 @each_mount
 def squashfs_file(mount: Mount) -> bool:
     """Find a SquashFS file mounted without ``:sqsh``, so that its content is not visible."""
-    if not mount.source.endswith(SQUASHFS_SUFFIXES):
-        return False
-    return "sqsh" not in mount.flags and not mount.destination.endswith(SQUASHFS_SUFFIXES)
+    is_file = mount.source.endswith(SQUASHFS_SUFFIXES) and "sqsh" not in mount.flags
+    return is_file and not mount.destination.endswith(SQUASHFS_SUFFIXES)
 
 
 _CONFLICTS = (("ro", "rw"), ("suid", "nosuid"), ("dev", "nodev"), ("exec", "noexec"), ("sync", "async"))

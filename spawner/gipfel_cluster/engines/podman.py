@@ -124,9 +124,8 @@ class Podman:
         return (f"--device={_GPUS}",) if self._has_gpus(edf) else ("--volume=/dev:/dev:rslave",)
 
     def _has_gpus(self, edf: Edf) -> bool:
-        if edf.env.get("NVIDIA_VISIBLE_DEVICES", "all") in {"", "void"}:
-            return False
-        return default_device(_GPUS, self._hardware.cdi_directories) is not None
+        is_enabled = edf.env.get("NVIDIA_VISIBLE_DEVICES", "all") not in {"", "void"}
+        return is_enabled and default_device(_GPUS, self._hardware.cdi_directories) is not None
 
     def _notes(self, request: ContainerRequest) -> tuple[str, ...]:
         edf = request.edf

@@ -4,13 +4,13 @@ import base64
 import binascii
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..edf.model import Mount
 from ..engines.protocol import ContainerRequest
 from ..model import GipfelError, one_line
+from ..regular_files import open_regular
 from ..runs import make_private
 from ..runtime.model import Runtime
 from .inside.serve import SshServerSpec
@@ -192,24 +192,19 @@ def _content(path: str) -> bytes:
     printable = one_line(path)
     try:
         # A pipe or a device must not block the job.
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open_regular(Path(path), follow=True) as file:
+            about = os.fstat(file.fileno())
+            content = file.read(_KEY_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise GipfelError(
             f"{printable} can't be read ({reason})", "Give the path of a public key."
         ) from error
-    try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
-            raise GipfelError(f"{printable} is not a regular file", "Give the path of a public key.")
-        # Everyone who can write to the file can log in to the container.
-        if about.st_uid not in {0, os.geteuid()} or about.st_mode & 0o022:
-            raise GipfelError(
-                f"other users may write to {printable}", "Change that with chmod go-w, or use a copy."
-            )
-        content = os.read(file, _KEY_FILE_BYTES + 1)
-    finally:
-        os.close(file)
+    # Everyone who can write to the file can log in to the container.
+    if about.st_uid not in {0, os.geteuid()} or about.st_mode & 0o022:
+        raise GipfelError(
+            f"other users may write to {printable}", "Change that with chmod go-w, or use a copy."
+        )
     if len(content) > _KEY_FILE_BYTES:
         raise GipfelError(
             f"{printable} has more than {_KEY_FILE_BYTES >> 10} KiB", "Give the path of a public key."

@@ -155,8 +155,6 @@ def _versions() -> dict[str, str]:
         "machine": platform.machine(),
     }
     for package in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions

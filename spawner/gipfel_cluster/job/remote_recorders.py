@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..process.supervisor import FLUSH_S, append_event
 from ..process.tree import descendants
 from ..regular_files import open_log
 from ..scheduler.notation import expand_hostlist
+
+if TYPE_CHECKING:
+    from .recording import FanInProcess
 
 #: srun forwards SIGUSR2 to its tasks; on SIGTERM it would kill them with SIGKILL.
 END_SIGNAL = signal.SIGUSR2
@@ -37,19 +40,6 @@ _SILENT_INTERVALS = 3.0
 _SEGMENT_NAME = re.compile(r"(?:.*/)?(.+)-\d{15,}-\d+(?:\.closed)?\.arrows")
 #: Variables that srun would read as options of this step.
 _STEP_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_")
-
-
-class FanInReceiver(Protocol):
-    """A process on this node that receives live samples of other nodes; see `recording.FanInProcess`."""
-
-    def sender_settings(self) -> tuple[list[str], dict[str, str]]:
-        """Start the receiver if necessary; return arguments and variables for recorders that send to it."""
-
-    def pids(self) -> frozenset[int]:
-        """Return the receiver's process id."""
-
-    def stop(self) -> None:
-        """End the receiver."""
 
 
 def remote_nodes(environment: Mapping[str, str], local_node: str) -> tuple[str, ...]:
@@ -95,7 +85,7 @@ class RemoteRecorders:
         *,
         local_node: str,
         interval: float,
-        receiver: FanInReceiver | None = None,
+        receiver: "FanInProcess | None" = None,
         silent_s: float = _SILENT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -259,6 +259,8 @@ def existing_description(path: Path) -> Description | None:
 
 def is_current(existing: Description | None, description: Description, versions: Iterable[str]) -> bool:
     """Return whether an existing runtime has the same content, and kernels for these versions of Python."""
-    if existing is None or existing.key != description.key:
-        return False
-    return all(existing.kernels.get(kernel_directory_name(each)) == kernel_key(each) for each in versions)
+    return (
+        existing is not None
+        and existing.key == description.key
+        and all(existing.kernels.get(kernel_directory_name(each)) == kernel_key(each) for each in versions)
+    )

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +188,30 @@ def mksquashfs() -> str:
     return found
 
 
+def run_tool(
+    name: str, command: Sequence[str], limit_s: float, *, environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program of the build to its end, and return its output and exit status.
+
+    Raises
+    ------
+    GipfelError
+        It can't be run, or takes longer than `limit_s` seconds.
+    """
+    try:
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GipfelError(f"{name} could not be run: {error}.", f"Check that {name} is installed.") from error
+
+
 def make_squashfs(tree: Path, target: Path) -> None:
     """Create a SquashFS file of a directory, owned by root and readable by every user.
 
@@ -196,13 +220,8 @@ def make_squashfs(tree: Path, target: Path) -> None:
     GipfelError
         mksquashfs failed.
     """
-    try:
-        done = subprocess.run(
-            [mksquashfs(), str(tree), str(target), *_SQUASH_OPTIONS],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SQUASH_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GipfelError(f"mksquashfs does not run: {error}.") from error
+    command = [mksquashfs(), str(tree), str(target), *_SQUASH_OPTIONS]
+    done = run_tool("mksquashfs", command, _SQUASH_SECONDS)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise GipfelError(f"mksquashfs failed: {last}", "Check the free space beside the file.")
@@ -269,10 +288,8 @@ def _used_paths(process: Path) -> bytes:
     """Return all paths that a process uses, as far as this user may read them."""
     paths = b""
     for name in ("mountinfo", "maps"):
-        try:
+        with suppress(OSError):  # it has ended, or belongs to another user
             paths += (process / name).read_bytes()
-        except OSError:  # it has ended, or belongs to another user
-            continue
     links = [process / name for name in ("exe", "cwd", "root")]
     with suppress(OSError):
         # The squashfuse process of a mounted file has it open; the file is in no list of mounts.

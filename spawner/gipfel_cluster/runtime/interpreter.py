@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import ssl
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from ..model import GipfelError
+from .installation import run_tool
 
 _FOUND = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
 _MISSING = re.compile(r"^\s+(\S+) => not found", re.MULTILINE)
@@ -142,22 +142,13 @@ def _internal_paths(entries: Iterable[str], target: str) -> Iterator[str]:
 def _ldd(binaries: list[Path]) -> Iterator[str]:
     for start in range(0, len(binaries), _BATCH):
         names = [str(path) for path in binaries[start : start + _BATCH]]
-        try:
-            # Without LD_LIBRARY_PATH, which would change the libraries that ldd finds.
-            clean = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-            done = subprocess.run(
-                ["ldd", *names], env=clean, capture_output=True, text=True, timeout=_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise GipfelError(f"ldd could not be run: {error}.", "Install the package with ldd.") from error
-        yield done.stdout
+        # Without LD_LIBRARY_PATH, which would change the libraries that ldd finds.
+        clean = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+        yield run_tool("ldd", ["ldd", *names], _SECONDS, environment=clean).stdout
 
 
 def _run(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GipfelError(f"{command[0]} could not be run: {error}.") from error
+    done = run_tool(command[0], command, _SECONDS)
     if done.returncode:
         raise GipfelError(f"{command[0]} {command[1]} failed: {done.stderr}")
     return done.stdout

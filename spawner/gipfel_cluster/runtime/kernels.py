@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 from ..model import GipfelError, one_line
 from .distributions import SITE_PACKAGES, is_skipped
-from .installation import hardlink_duplicates
+from .installation import hardlink_duplicates, run_tool
 from .model import DESCRIPTION
 
 #: The oldest supported glibc of an image: that of RHEL 8 and Debian 10.
@@ -322,13 +321,7 @@ def _pip(python: str, arguments: Sequence[str]) -> None:
     command = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-input", "--retries", "1", "--ignore-installed", "--only-binary=:all:"]
     command += ["--implementation", "cp", "--python-version", python, *_platforms()]
-    try:
-        done = subprocess.run(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GipfelError(f"pip could not be run: {error}.") from error
+    done = run_tool("pip", [*command, *arguments], _PIP_SECONDS)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
         raise GipfelError(f"pip: {one_line((lines or ['it failed'])[-1])}")

@@ -41,10 +41,6 @@ class ArrayPlan(Frozen):
     limit: int
     gpus: tuple[str, ...] = ()
 
-    def variables(self) -> dict[str, str]:
-        """Return the environment variables that pass the plan to the array's job."""
-        return {PLAN_VARIABLE: self.model_dump_json()}
-
 
 class TaskState(Frozen):
     """The state of a task: Slurm's name of its state, its process, and its exit code (None while it runs)."""

@@ -20,7 +20,7 @@ from ..model import GipfelError
 from ..process.fork import ForkedProgram, can_fork
 from ..process.tree import Process, kill_tree
 from ..runs import make_private, write_atomically
-from .array import ArrayPlan, TaskState, array_script, task_file
+from .array import PLAN_VARIABLE, ArrayPlan, TaskState, array_script, task_file
 from .machine import count_gpus, current_user_name, gpus_are_known, local_cpus, local_gpus, local_memory
 from .notation import parse_duration
 from .protocol import JobRequest, JobStatus, Partition
@@ -140,7 +140,7 @@ class LocalScheduler:
             if per_task and gpus
             else (),
         )
-        return array_script(self._python), {**environment, **plan.variables()}
+        return array_script(self._python), {**environment, PLAN_VARIABLE: plan.model_dump_json()}
 
     async def _cancel_started(self, job_id: str, start: "asyncio.Future[None]") -> None:
         with contextlib.suppress(GipfelError):

@@ -126,12 +126,10 @@ class SlurmScheduler:
         """Query up to 4000 jobs with one ``squeue``; a job that Slurm no longer knows has ended."""
         answers = {each: JobStatus(answer="ended") for each in job_ids if not each.isdecimal()}
         jobs = sorted({each for each in job_ids if each.isdecimal()}, key=int)
-        for first in range(0, len(jobs), _MAX_JOBS):
-            answers |= await self._query_some(jobs[first : first + _MAX_JOBS], JOB_FIELDS)
         tasks = sorted({each for each in job_ids if _TASK.fullmatch(each)})
-        for first in range(0, len(tasks), _MAX_JOBS):
-            some = tasks[first : first + _MAX_JOBS]
-            answers |= await self._query_some(some, TASK_FIELDS, "--array")
+        for listed, options in ((jobs, (JOB_FIELDS,)), (tasks, (TASK_FIELDS, "--array"))):
+            for first in range(0, len(listed), _MAX_JOBS):
+                answers |= await self._query_some(listed[first : first + _MAX_JOBS], *options)
         if any(each.requested for each in answers.values()):
             positions = await self._queue_positions()
             answers |= {

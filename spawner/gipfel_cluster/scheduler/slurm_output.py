@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
@@ -244,10 +245,8 @@ def parse_marks(output: str, prefix: str, secret: str) -> tuple[MarkedJob, ...]:
     for first in range(0, len(fields) - len(_MARK_FIELDS), len(_MARK_FIELDS)):
         job_id, mark, user, state = fields[first : first + len(_MARK_FIELDS)]
         if mark.startswith(prefix):
-            try:
+            with suppress(ValidationError):
                 jobs.append(MarkedJob(job_id=job_id, mark=mark, user=user, state=state))
-            except ValidationError:
-                continue
     return tuple(jobs)
 
 

@@ -7,6 +7,7 @@ import pwd
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Protocol
 
@@ -253,10 +254,8 @@ def groups_of(user: str) -> tuple[str, ...]:
         return ()
     names = []
     for number in numbers:
-        try:
+        with suppress(KeyError):
             names.append(grp.getgrgid(number).gr_name)
-        except KeyError:
-            continue
     return tuple(names)
 
 

@@ -1,8 +1,9 @@
 """Models of a step: a command that runs on nodes of a job, in a container of an EDF on each node."""
 
+from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field
 
 from ..edf.gate import Gate
 from ..edf.model import Mount
@@ -37,7 +38,9 @@ class StepSpec(Frozen):
     node. ``cpus_per_task`` None divides the job's CPUs of a node among the tasks.
     """
 
-    command: tuple[str, ...] = Field(min_length=1, max_length=4096)
+    command: Annotated[tuple[str, ...], AfterValidator(partial(check_command, max_bytes=_MAX_COMMAND))] = (
+        Field(min_length=1, max_length=4096)
+    )
     edf: OneLine = Field("", max_length=4096)
     """Name or path of the EDF; empty for the job's own."""
     python: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
@@ -48,7 +51,9 @@ class StepSpec(Frozen):
     gpus_per_node: int | None = Field(None, ge=0, le=1024)
     gpus: dict[NodeName, tuple[Annotated[int, Field(ge=0, le=1023)], ...]] = Field(default_factory=dict)
     cpus_per_task: int | None = Field(None, ge=1, le=65536)
-    environment: dict[str, str] = Field(default_factory=dict, max_length=64)
+    environment: Annotated[
+        dict[str, str], AfterValidator(partial(check_variables, reserved_prefix=STEP_VARIABLE))
+    ] = Field(default_factory=dict, max_length=64)
     directory: OneLine = Field("", max_length=4096)
     """Working directory of the command; empty for that of the EDF, else the home directory."""
     folder: Folder
@@ -69,17 +74,6 @@ class StepSpec(Frozen):
     fork: bool = False
     """True if a Python module of this package may run in a fork of the program that starts it on each node,
     which saves the start of an interpreter; used without a container and a gate."""
-
-    @field_validator("environment")
-    @classmethod
-    def _check_environment(cls, value: dict[str, str]) -> dict[str, str]:
-        check_variables(value, STEP_VARIABLE)
-        return value
-
-    @model_validator(mode="after")
-    def _check_command(self) -> "StepSpec":
-        check_command(self.command, _MAX_COMMAND)
-        return self
 
 
 class StepJob(Frozen):

@@ -8,6 +8,7 @@ the end. Log lines have no times. Instead, the file `LogFiles.times` records how
 import json
 from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -162,14 +163,12 @@ def _times(path: Path | None) -> dict[int, tuple[list[int], list[int]]]:
     except OSError:
         return {}
     for line in content.split(b"\n"):
-        try:
+        with suppress(ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             time_ns, sizes = json.loads(line)
             for rank, size in sizes.items():
                 growth = times.setdefault(int(rank), ([], []))
                 growth[0].append(int(size))
                 growth[1].append(int(time_ns))
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-            continue
     return times
 
 

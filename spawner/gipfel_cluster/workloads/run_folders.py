@@ -18,6 +18,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -385,7 +386,5 @@ def _newest(files: Iterable[os.stat_result]) -> float:
 def _files(folder: Path) -> Iterator[os.stat_result]:
     for directory, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):
                 yield Path(directory, name).lstat()
-            except OSError:
-                continue

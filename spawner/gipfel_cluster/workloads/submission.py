@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -56,79 +56,7 @@ class ChosenRuntime(Frozen):
     python: str
 
 
-class SubmissionContext(Protocol):
-    """The host or a container, from which jobs are planned and submitted."""
-
-    in_container: bool
-
-    def default_setting(self, name: str) -> str:
-        """Return the default of ``scheduler``, ``engine`` or ``cluster``; empty if unset."""
-
-    def scheduler_note(self, chosen: str) -> str:
-        """Return a sentence if the default scheduler may surprise the user, else an empty text.
-
-        ``chosen`` is the scheduler that the user named, empty for the default.
-        """
-
-    def on_host(self, path: Path) -> Path:
-        """Return the host's path of a file or directory.
-
-        Raises
-        ------
-        GipfelError
-            The path does not exist on the host.
-        """
-
-    def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
-        """Look up and check an EDF.
-
-        Raises
-        ------
-        GipfelError
-            The EDF is not found, or can't be used.
-        """
-
-    def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics of `gipfel edf check` for a chosen EDF.
-
-        Raises
-        ------
-        GipfelError
-            The job's broker does not answer.
-        """
-
-    def image_verdict(self, image: str) -> SecurityVerdict | None:
-        """Return the verdict on the image of an EDF; None if neither site nor user configured verdicts.
-
-        Raises
-        ------
-        GipfelError
-            The job's broker does not answer.
-        """
-
-    def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
-        """Choose the runtime and the interpreter for a job; an empty ``path`` means the default runtime.
-
-        Raises
-        ------
-        GipfelError
-            The runtime at this path can't be used.
-        """
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment variables of the job."""
-
-    def scheduler(self, name: str) -> Scheduler:
-        """Return the scheduler with a name of `SCHEDULERS`.
-
-        Raises
-        ------
-        GipfelError
-            The scheduler can't be reached from here.
-        """
-
-
-def submission_context(environment: Mapping[str, str]) -> SubmissionContext:
+def submission_context(environment: Mapping[str, str]) -> "SubmissionContext":
     """Return the submission context of this process.
 
     Raises
@@ -145,7 +73,7 @@ def submission_context(environment: Mapping[str, str]) -> SubmissionContext:
     return ContainerContext(socket)
 
 
-def chosen_scheduler(name: str, context: SubmissionContext) -> str:
+def chosen_scheduler(name: str, context: "SubmissionContext") -> str:
     """Return the scheduler that was requested, by default the configured one.
 
     Raises
@@ -191,7 +119,11 @@ def start_supervisor(
 
 
 class HostContext:
-    """Submission from the host."""
+    """Submission from the host; `ContainerContext` has the same methods.
+
+    Each of them raises `GipfelError` if what it is called for does not exist, can't be used or can't be
+    reached from here, or if the job's broker does not answer.
+    """
 
     in_container = False
 
@@ -201,7 +133,7 @@ class HostContext:
         self._unset = {"engine"} if in_job else set()
 
     def default_setting(self, name: str) -> str:
-        """Return ``$GIPFEL_SCHEDULER``, ``_ENGINE`` or ``_CLUSTER``; by default a usable scheduler."""
+        """Return ``$GIPFEL_SCHEDULER``, ``_ENGINE`` or ``_CLUSTER``; unset, a usable scheduler or empty."""
         configured = "" if name in self._unset else self._environment.get(f"GIPFEL_{name.upper()}", "")
         if name == "scheduler" and not configured:
             return "slurm" if self._slurm.configured else "local"
@@ -212,7 +144,11 @@ class HostContext:
         return slurm_presence(self._environment)
 
     def scheduler_note(self, chosen: str) -> str:
-        """Return a note if Slurm's commands are installed without a configured cluster."""
+        """Return a sentence if the default scheduler may surprise the user, else an empty text.
+
+        That is if Slurm's commands are installed without a configured cluster. ``chosen`` is the scheduler
+        that the user named, empty for the default.
+        """
         if chosen or self._environment.get("GIPFEL_SCHEDULER"):
             return ""
         if self._slurm.configured or not self._slurm.commands:
@@ -236,13 +172,16 @@ class HostContext:
         return check_edf(file, environment=self._environment, directory=directory).diagnostics
 
     def image_verdict(self, image: str) -> SecurityVerdict | None:
-        """Judge an image of this machine as this user."""
+        """Judge an image of this machine as this user; None if neither site nor user configured verdicts."""
         if not is_configured(self._environment):
             return None
         return judge_image(sys.executable, image, without_tokens(self._environment))
 
     def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
-        """Return the user's runtime; on a cluster its interpreter runs the job: nodes may lack this one."""
+        """Return the runtime at a path, by default the user's, and the interpreter for a job.
+
+        On a cluster the runtime's interpreter runs the job: nodes may lack this one.
+        """
         runtime = find_runtime(path, self._environment)
         root = runtime.root if runtime else ""
         # On this machine a job without a container uses this interpreter and its packages, such as torch.
@@ -254,7 +193,7 @@ class HostContext:
         return variables_for_new_job(self._environment)
 
     def scheduler(self, name: str) -> Scheduler:
-        """Return the scheduler for Slurm, or for this machine."""
+        """Return the scheduler with a name of `SCHEDULERS`: for Slurm, or for this machine."""
         if name == "slurm":
             return SlurmScheduler(environment=self._environment)
         return LocalScheduler(local_jobs_directory(self._environment), environment=self._environment)
@@ -335,6 +274,10 @@ class ContainerContext:
                 "Omit --scheduler.",
             )
         return BrokerScheduler(self._socket)
+
+
+#: The host or a container, from which jobs are planned and submitted.
+SubmissionContext = HostContext | ContainerContext
 
 
 def local_jobs_directory(environment: Mapping[str, str]) -> Path:
