@@ -99,14 +99,9 @@ def compose(
 
     variables = dict(host)
     variables |= {name: value for name, value in image.items() if may_set(name)}
-    for name, value in edf.items():
-        if not may_set(name):
-            continue
-        if value:
-            variables[name] = value
-        else:
-            variables.pop(name, None)
-    return variables
+    chosen = {name: value for name, value in edf.items() if may_set(name)}
+    variables |= chosen
+    return {name: value for name, value in variables.items() if value or name not in chosen}
 
 
 def without_tokens(variables: "Mapping[str, str]") -> dict[str, str]:

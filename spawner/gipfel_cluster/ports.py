@@ -5,7 +5,7 @@ import random
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -47,11 +47,9 @@ class PortRange(Frozen):
         if not text.strip():
             return None
         match = _RANGE.fullmatch(text)
-        try:
+        with suppress(ValueError):
             if match:
                 return cls(first=int(match[1]), last=int(match[2] or match[1]))
-        except ValueError:
-            pass
         raise GipfelError(
             f"{text[:40]!r} is not a valid range of ports.", "Give it as 8400-8499, between 1024 and 65535."
         )

@@ -160,18 +160,11 @@ class HubBrokerScheduler(BrokerScheduler):
 
     async def choices(self, user: str) -> Choices:
         """Return a user's accounts, QoS and reservations."""
-        try:
-            request = ChoicesRequest(user=user)
-        except ValidationError:
-            raise _bad_user(user) from None
-        return (await self._ask(request, ChoicesAnswer)).choices
+        return (await self._ask(_user_request(ChoicesRequest, user), ChoicesAnswer)).choices
 
     async def gpu_usage(self, user: str, since: date) -> GpuUsage:
         """Return a user's GPU hours since the beginning of a day."""
-        try:
-            request = GpuUsageRequest(user=user, since=since)
-        except ValidationError:
-            raise _bad_user(user) from None
+        request = _user_request(GpuUsageRequest, user, since=since)
         return (await self._ask(request, GpuUsageAnswer)).usage
 
     async def expected_start(self, request: JobRequest) -> str:
@@ -189,5 +182,10 @@ class HubBrokerScheduler(BrokerScheduler):
             ) from error
 
 
-def _bad_user(user: str) -> GipfelError:
-    return GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")
+def _user_request(kind: type[Request], user: str, **fields: object) -> Request:
+    try:
+        return kind.model_validate({"user": user, **fields})
+    except ValidationError:
+        raise GipfelError(
+            f"{user!r} can't be the name of a unix user.", "Log in with another name."
+        ) from None

@@ -254,12 +254,8 @@ def _edits(*several: object) -> DeviceEdits:
     for edits in several:
         if not isinstance(edits, dict):
             continue
-        for node in _list(edits.get("deviceNodes")):
-            if isinstance(node, dict) and "path" in node:
-                nodes[_path(node["path"])] = _path(node.get("hostPath") or node["path"])
-        for mount in _list(edits.get("mounts")):
-            if isinstance(mount, dict) and "containerPath" in mount:
-                files[_path(mount["containerPath"])] = _path(mount.get("hostPath") or mount["containerPath"])
+        nodes |= _host_paths(edits.get("deviceNodes"), "path")
+        files |= _host_paths(edits.get("mounts"), "containerPath")
         for line in _list(edits.get("env")):
             variable, _, value = str(line).partition("=")
             if not _VARIABLE.fullmatch(variable) or "\0" in value:
@@ -270,6 +266,15 @@ def _edits(*several: object) -> DeviceEdits:
         files=tuple((host, path) for path, host in files.items()),
         environment=tuple(environment.items()),
     )
+
+
+def _host_paths(listed: object, key: str) -> dict[str, str]:
+    """Return the path on the host of each listed path in the container, which has this key."""
+    return {
+        _path(each[key]): _path(each.get("hostPath") or each[key])
+        for each in _list(listed)
+        if isinstance(each, dict) and key in each
+    }
 
 
 def _path(value: object) -> str:

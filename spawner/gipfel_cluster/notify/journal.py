@@ -171,15 +171,12 @@ def append_event(event: Event, environment: Mapping[str, str]) -> bool:
             write_atomically(path, tail + line)
             return True
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            end = os.fstat(descriptor).st_size
+        with os.fdopen(os.open(path, flags, 0o600), "ab", 0) as file:
+            end = os.fstat(file.fileno()).st_size
             # A full disk may have cut the last line.
-            if end and os.pread(descriptor, 1, end - 1) != b"\n":
+            if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
                 line = b"\n" + line
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+            file.write(line)
         return True
 
 

@@ -49,11 +49,9 @@ def required_distributions(extra: str) -> tuple[Distribution, ...]:
     GipfelError
         The extra does not exist, or a distribution is not installed in this environment.
     """
-    try:
-        from packaging.requirements import Requirement  # noqa: PLC0415 - only where runtimes are built
-        from packaging.utils import canonicalize_name  # noqa: PLC0415
-    except ImportError as error:
-        raise _incomplete("packaging", extra) from error
+    from packaging.requirements import Requirement  # noqa: PLC0415 - only where runtimes are built
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
     found: dict[str, Distribution] = {_GIPFEL: _installed(_GIPFEL, extra)}
     offered = found[_GIPFEL].metadata.get_all("Provides-Extra") or []
     if extra not in offered:

@@ -296,8 +296,7 @@ async def _start_job(supervisor: "asyncio.subprocess.Process | ForkedProgram", p
 async def _communicate(supervisor: "asyncio.subprocess.Process | ForkedProgram", content: bytes) -> bytes:
     if isinstance(supervisor, ForkedProgram):
         return await asyncio.to_thread(supervisor.communicate, content, _START_SECONDS)
-    if supervisor.stdin is None or supervisor.stdout is None:
-        raise GipfelError("The job's supervisor has no pipes.")
+    assert supervisor.stdin is not None and supervisor.stdout is not None  # noqa: S101, PT018 - its pipes
     supervisor.stdin.write(content)
     supervisor.stdin.close()
     async with asyncio.timeout(_START_SECONDS):

@@ -50,8 +50,6 @@ class SlurmUsage:
         GipfelError
             Slurm did not answer in time.
         """
-        if not USER.fullmatch(user):
-            raise GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")
         try:
             jobs = await self._sacct(user, since, "AllocTRES,ElapsedRaw", *_OF_MONTH)
         except GipfelError as error:
@@ -67,12 +65,10 @@ class SlurmUsage:
             # Some sites refuse this query; the hours are known without it.
             budgets = ()
         hours, energy = parse_gpu_hours(jobs), parse_energy(jobs)
-        return GpuUsage(used=hours, energy_kwh=energy, budgets=budgets, shares=await self.shares(user))
+        return GpuUsage(used=hours, energy_kwh=energy, budgets=budgets, shares=await self._shares(user))
 
-    async def shares(self, user: str) -> tuple[Share, ...]:
+    async def _shares(self, user: str) -> tuple[Share, ...]:
         """Return the user's shares, from ``sshare``; empty if Slurm does not weigh jobs by them."""
-        if not USER.fullmatch(user):
-            return ()
         fields = "Account,User,NormShares,EffectvUsage,FairShare"
         argv = ("sshare", "--noheader", "--parsable2", f"--users={user}", f"--format={fields}")
         try:
@@ -82,8 +78,6 @@ class SlurmUsage:
 
     async def spent(self, user: str, since: date) -> tuple[Spent, ...]:
         """Return the user's GPU hours since the beginning of a day, by account and service."""
-        if not USER.fullmatch(user):
-            return ()
         fields = "Account,AllocTRES,ElapsedRaw,JobName%80"
         try:
             return parse_spent(await self._sacct(user, since, fields, *_OF_MONTH))
@@ -92,8 +86,6 @@ class SlurmUsage:
 
     async def waits(self, user: str, now: datetime) -> tuple[Waits, ...]:
         """Return how long the user's jobs of the last 90 days waited; empty if Slurm has no accounting."""
-        if not USER.fullmatch(user):
-            return ()
         since = (now - timedelta(days=_WAIT_DAYS)).date()
         try:
             return parse_waits(await self._sacct(user, since, "Partition,ReqTRES,Eligible,Start"))
@@ -102,6 +94,8 @@ class SlurmUsage:
 
     async def _sacct(self, user: str, since: date, fields: str, *options: str) -> str:
         """Return these fields of the user's jobs since the beginning of a day, a line for each job."""
+        if not USER.fullmatch(user):
+            raise GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")
         argv = ("sacct", "--noheader", "--parsable2", "--allocations", *options, f"--user={user}")
         window = (f"--starttime={since.isoformat()}", "--endtime=now", f"--format={fields}")
         return (await self._run((*argv, *window))).output
