@@ -36,7 +36,7 @@ from gipfel_extension.data.checkpoints import (
     step_directories,
     step_of,
 )
-from gipfel_extension.telemetry.files import open_regular, read_json
+from gipfel_extension.telemetry.files import open_regular, read_json, replace_file
 
 from .checkpoint_directory import (
     CheckpointError,
@@ -175,7 +175,7 @@ class NodeStaging:
         The document's ``files`` has the CRC-32 of each file by name, ``attempt`` the number of the attempt,
         ``rate`` the limit in bytes per second (0 for none), ``not_before`` the UTC second of its turn.
         """
-        _write(self.path(step) / _PART.format(rank=rank), document | {"rank": rank})
+        replace_file(self.path(step) / _PART.format(rank=rank), json.dumps(document | {"rank": rank}))
 
     def install(self, step: int, request: dict[str, Any]) -> dict[str, Any]:
         """Request and await the installation of a checkpoint that all ranks wrote; return its manifest.
@@ -190,7 +190,7 @@ class NodeStaging:
         """
         outcome = self.root / _OUTCOME
         outcome.unlink(missing_ok=True)
-        _write(self.path(step) / _REQUEST, request)
+        replace_file(self.path(step) / _REQUEST, json.dumps(request))
         self.start()
         while self._watcher is not None and self._watcher.is_alive():
             with suppress(OSError, ValueError):
@@ -356,15 +356,8 @@ class Drainer:
 
     def _end(self, path: Path, problem: str, manifest: dict[str, Any] | None) -> None:
         if (path / _REQUEST).exists():
-            _write(self._root / _OUTCOME, {"problem": problem, "manifest": manifest})
+            replace_file(self._root / _OUTCOME, json.dumps({"problem": problem, "manifest": manifest}))
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    """Write a JSON file atomically, but without fsync: it need not survive a crash of the node."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(document))
-    temporary.replace(path)
 
 
 def _register(pid: int) -> None:

@@ -7,7 +7,6 @@
 import atexit
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -132,7 +131,7 @@ class Measurement:
         while (table.last_ns or 0) < ended_ns and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)
             table = self._read()
-        self._whole = _until(table, ended_ns)
+        self._whole = table.until(ended_ns + 1)
         return self._whole
 
     def figure(self, *, dark: bool = False) -> SaturationPlot:
@@ -215,15 +214,6 @@ def _recorded_run() -> KernelRun | None:
         return run if real and feed.state()["state"] == "live" else None
     finally:
         feed.close()
-
-
-def _until(table: SampleTable, time_ns: int) -> SampleTable:
-    kept = {}
-    for device in table.devices:
-        columns = table[device.uuid]
-        last = int(np.searchsorted(columns["time_ns"], time_ns, side="right"))
-        kept[device.uuid] = {name: column[:last] for name, column in columns.items()}
-    return replace(table, columns=kept)
 
 
 def run_workload(name: str, seconds: float, progress: Callable[[str], None] = lambda _: None) -> str:

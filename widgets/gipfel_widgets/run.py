@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import end_child
+from gipfel_cluster.regular_files import last_line
 from gipfel_cluster.runs import RunFolder, ScratchFolder, live_sockets, runs_root
 from gipfel_extension.cli.scored_run import resolve_recording
-from gipfel_extension.telemetry.files import open_log, read_tail
+from gipfel_extension.telemetry.files import open_log
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.store.catalogue import load_run
 from gipfel_extension.telemetry.store.segments import read_samples
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 #: Seconds to wait for a recorder's first sample, and for its end after SIGTERM.
 _FIRST_SAMPLE_S = 20.0
 _END_S = 5.0
-_MAX_LOG = 64 << 10
 _GLANCE_S = 0.1
 
 
@@ -204,10 +204,7 @@ class KernelRecorder:
             time.sleep(_GLANCE_S)
 
     def _last_words(self) -> str:
-        try:
-            line = read_tail(self._log, _MAX_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
-        except OSError:
-            return ""
+        line = last_line(self._log)
         return line.partition(" recorder: ")[2] or line
 
 
