@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from gipfel_cluster.model import GipfelError
 
-from .gpus import GpuReader
+from .gpus import Nvml
 from .model import Finding, Owner, Scope
-from .probing import ProbeRunner, ProbeSpec
+from .probing import LocalProbes, ProbeSpec
 
 #: Seconds between NTP's epoch (1900) and Unix's.
 _NTP_EPOCH = 2_208_988_800
@@ -156,8 +156,8 @@ class CheckContext:
     node: str
     environment: Mapping[str, str]
     host: Host
-    gpus: GpuReader
-    probes: ProbeRunner
+    gpus: Nvml
+    probes: LocalProbes
     expected_gpus: int | None = None
     time_limit_s: float = 60.0
 

@@ -1,13 +1,13 @@
 """Read the GPUs of a node through NVML (`pynvml`), as plain values.
 
-A value that the driver or GPU does not report is None. Checks use `GpuReader`; `Nvml` implements it.
+A value that the driver or GPU does not report is None.
 """
 
 import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 log = logging.getLogger(__name__)
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
@@ -111,19 +111,6 @@ class GpuReading:
     recovery_action: int | None = None
 
 
-class GpuReader(Protocol):
-    """Interface of `Nvml`, and of fakes with recorded readings."""
-
-    def read(self) -> tuple[GpuReading, ...]:
-        """Return the current state of every GPU of this job on this node.
-
-        Raises
-        ------
-        ReadingError
-            NVML can't be used, or lists no GPU.
-        """
-
-
 class Nvml:
     """Reader of this job's GPUs on this node through NVML.
 
@@ -141,7 +128,13 @@ class Nvml:
         self._library = library
 
     def read(self) -> tuple[GpuReading, ...]:
-        """Return the current state of every GPU of this job on this node."""
+        """Return the current state of every GPU of this job on this node.
+
+        Raises
+        ------
+        ReadingError
+            NVML can't be used, or lists no GPU.
+        """
         # Imported late, so that protocols and reports can be read without it.
         from gipfel_extension.telemetry.sources.job_gpus import select_uuids  # noqa: PLC0415
 

@@ -109,6 +109,10 @@ class Finding(Frozen):
     owner: Owner | None = None
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
 
+    def with_verdict(self, verdict: Verdict, reason: str, **changes: object) -> "Finding":
+        """Return the finding with another verdict and reason, and with other changed fields."""
+        return self.model_copy(update={"verdict": verdict, "reason": reason, **changes})
+
 
 class CheckResult(Frozen):
     """One verdict of a report.
@@ -169,10 +173,9 @@ class CheckResult(Frozen):
         """Return whether the check was not run because of another result, which names the fault."""
         return self.verdict is Verdict.NOT_RUN and self.evidence.get("consequence") is True
 
-    def with_verdict(self, verdict: Verdict, reason: str, *, fix: str = "") -> "CheckResult":
-        """Return the result with another verdict and reason."""
-        changes = {"verdict": verdict, "reason": one_line(reason), "fix": fix or self.fix}
-        return self.model_copy(update=changes)
+    def with_verdict(self, verdict: Verdict, reason: str, **changes: object) -> "CheckResult":
+        """Return the result with another verdict and reason, and with other changed fields."""
+        return self.model_copy(update={"verdict": verdict, "reason": one_line(reason), **changes})
 
 
 #: Faults that other nodes would have too come first: other nodes help only where nothing else is wrong.

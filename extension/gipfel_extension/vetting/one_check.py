@@ -18,7 +18,7 @@ from gipfel_cluster.model import one_line
 from .check import Check, CheckContext, GroupCheck, MissingRequirement, UnknownCheck, check_class
 from .gpus import ReadingError
 from .model import CheckResult, Finding, Owner, Scope, Verdict
-from .probing import ProbeRunner, ProbeSpec, probe_file
+from .probing import LocalProbes, ProbeSpec, probe_file
 from .protocol import ProtocolCheck
 from .threshold import judge
 
@@ -158,7 +158,7 @@ def _run_with_limit(limit: float, work: Callable[[], Sequence[Finding]]) -> Sequ
     return None if thread.is_alive() else [_unfinished("The check ended without a result.", "Vet it again.")]
 
 
-def unmet_requirement(requirements: Sequence[str], probes: ProbeRunner) -> Finding | None:
+def unmet_requirement(requirements: Sequence[str], probes: LocalProbes) -> Finding | None:
     """Return a finding for the first requirement that the image lacks; None if all are met."""
     if not requirements:
         return None

@@ -4,10 +4,10 @@ A probe reads one JSON document from its standard input and prints one line ``{"
 other lines, such as a library's, are skipped. It gets rank, world size and master through the environment,
 as torch.distributed reads them.
 
-`LocalProbes` is the `ProbeRunner`: it starts a probe as a child process with a time limit, or has it forked
-by `ForkServer`, which imports torch once for all probes of a node. The program of that server is
-`checks/probes/fork_server.py`. A forked probe has its own process: if it hangs or crashes, the others
-continue.
+`LocalProbes` runs probes on this node, one at a time: it starts a probe as a child process with a time
+limit, or has it forked by `ForkServer`, which imports torch once for all probes of a node. The program of
+that server is `checks/probes/fork_server.py`. A forked probe has its own process: if it hangs or crashes, the
+others continue.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Annotated, Protocol
+from typing import IO, Annotated
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -83,13 +83,6 @@ class ProbeAnswer(Frozen):
     missing: str = ""
     devices: tuple[dict[str, JsonValue], ...] = ()
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
-
-
-class ProbeRunner(Protocol):
-    """Runner of probes on this node, one at a time."""
-
-    def run(self, spec: ProbeSpec) -> ProbeAnswer:
-        """Return the probe's answer; a failure is described by its `error`."""
 
 
 def probe_file(name: str) -> str:
@@ -291,7 +284,7 @@ class ForkedProbe:
 
 
 class LocalProbes:
-    """`ProbeRunner` that uses one Python of this node.
+    """Runner of probes with one Python of this node, one at a time.
 
     Parameters
     ----------

@@ -163,7 +163,9 @@ def judge_nodes(
     for node in _nodes_to_drop_for_links(links):
         by_node.get(node, []).extend(each for ends, each in links if node in ends)
     running = running or {}
-    for_all = [each for each in results if _counts_for_all(each) and each.severity is Severity.ERROR]
+    # Results of links have no node either, but count only for their ends.
+    common = [each for each in results if not each.node and "|" not in each.subject]
+    for_all = [each for each in common if each.severity is Severity.ERROR]
     return tuple(_judge_node(node, by_node[node], for_all, entries, running.get(node, "")) for node in nodes)
 
 
@@ -203,10 +205,6 @@ def _vets(result: CheckResult, entries: Mapping[str, ProtocolCheck]) -> bool:
         return True
     entry = entries.get(result.check)
     return entry.vets(result.verdict) if entry else result.verdict is Verdict.PASS
-
-
-def _counts_for_all(result: CheckResult) -> bool:
-    return not result.node and "|" not in result.subject
 
 
 def _bad_links(

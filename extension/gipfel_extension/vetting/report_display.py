@@ -120,7 +120,7 @@ class Table:
     def lines(self, report: VettingReport, *, max_rows: int = _MAX_ROWS) -> list[str]:
         """Return the lines of the report, with at most `max_rows` nodes."""
         grid = make_grid(report, max_rows=max_rows)
-        columns = min(len(grid.checks), self._columns())
+        columns = min(len(grid.checks), len(_LETTERS), (self._width - _NAME_WIDTH - 2 - 14) // 2)
         lines = [self._title(report)]
         if grid.rows:
             lines.append(" " * (_NAME_WIDTH + 2) + " ".join(_LETTERS[:columns]))
@@ -132,9 +132,6 @@ class Table:
         if not all(each.applies for each in report.results):
             lines.append(f"{self._symbol(NOT_APPLICABLE)} n/a: nothing was measured")
         return lines + self._reasons(report.results)
-
-    def _columns(self) -> int:
-        return min(len(_LETTERS), (self._width - _NAME_WIDTH - 2 - 14) // 2)
 
     def _title(self, report: VettingReport) -> str:
         count, checks = pluralize(len(report.nodes), "node"), pluralize(len(report.checks), "check")

@@ -30,7 +30,6 @@ class Summary:
         The medians of the two groups; twice the median where there is one group.
     """
 
-    count: int
     median: float
     p10: float
     spread: float
@@ -47,7 +46,7 @@ def summary(samples: Sequence[float]) -> Summary:
     middle = statistics.median(values)
     lower, upper = two_modes(values)
     spread = NORMAL * mad(values) / middle if middle else 0.0
-    return Summary(len(values), middle, percentile(values, 0.10), spread, lower != upper, lower, upper)
+    return Summary(middle, percentile(values, 0.10), spread, lower != upper, lower, upper)
 
 
 def mad(values: Sequence[float]) -> float:

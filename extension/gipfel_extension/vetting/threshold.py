@@ -189,7 +189,7 @@ def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Findi
         return finding
     if measured is None:
         reason = f"{finding.reason} There is no measurement to compare with the threshold."
-        return _changed(finding, Verdict.INCONCLUSIVE, reason)
+        return finding.with_verdict(Verdict.INCONCLUSIVE, reason)
     return _apply(finding, threshold, reference, measured)
 
 
@@ -204,7 +204,7 @@ def _apply(
         verdict = worst([each[0] for each in judged])
         if verdict is Verdict.PASS and (low := _low_samples(finding, threshold, reference)):
             return low
-        return _changed(finding, verdict, next(text for each, text in judged if each is verdict))
+        return finding.with_verdict(verdict, next(text for each, text in judged if each is verdict))
     if threshold.relative:
         return _awaiting_comparison(finding, f"{finding.reason} {AWAITS_COMPARISON}")
     reason = next(
@@ -215,9 +215,12 @@ def _apply(
 
 def _implausible(finding: Finding, measured: float, maximum: float) -> Finding:
     reason = f"{with_unit(measured, finding.unit)} is more than {finding.model} can do: at most"
-    changed = _changed(finding, Verdict.INCONCLUSIVE, f"{reason} {with_unit(maximum, finding.unit)}.")
-    fix = "The measurement must be wrong. Report it with the evidence."
-    return changed.model_copy(update={"fix": fix, "owner": Owner.PROTOCOL})
+    return finding.with_verdict(
+        Verdict.INCONCLUSIVE,
+        f"{reason} {with_unit(maximum, finding.unit)}.",
+        fix="The measurement must be wrong. Report it with the evidence.",
+        owner=Owner.PROTOCOL,
+    )
 
 
 def _low_samples(finding: Finding, threshold: Threshold, reference: ReferenceValue | None) -> Finding | None:
@@ -237,12 +240,12 @@ def _low_samples(finding: Finding, threshold: Threshold, reference: ReferenceVal
     # A single low sample may be a coincidence.
     verdict = Verdict.FAIL if len(low) > 1 else Verdict.INCONCLUSIVE
     fix = "Vet the node again. If it happens again, exclude the node and tell the operators."
-    return _changed(finding, verdict, text).model_copy(update={"fix": fix})
+    return finding.with_verdict(verdict, text, fix=fix)
 
 
 def _awaiting_comparison(finding: Finding, reason: str) -> Finding:
     evidence = {**finding.evidence, "awaits_comparison": True}
-    return _changed(finding.model_copy(update={"evidence": evidence}), Verdict.INCONCLUSIVE, reason)
+    return finding.with_verdict(Verdict.INCONCLUSIVE, reason, evidence=evidence)
 
 
 def _by_limits(finding: Finding, threshold: Threshold, measured: float) -> list[tuple[Verdict, str]]:
@@ -271,7 +274,3 @@ def _by_reference(
     share = measured / reference.value
     text = f"{with_unit(measured, finding.unit)} is {share:.0%} of the reference value for {finding.model}."
     return [(Verdict.PASS if share >= threshold.of_reference else Verdict.FAIL, text)]
-
-
-def _changed(finding: Finding, verdict: Verdict, reason: str) -> Finding:
-    return finding.model_copy(update={"verdict": verdict, "reason": reason})

@@ -33,17 +33,13 @@ def compare_with_allocation(
     groups: dict[tuple[str, str], list[CheckResult]] = defaultdict(list)
     for result in results:
         if result.check in entries and result.measurement is not None:
-            groups[result.check, _model(result)].append(result)
+            groups[result.check, str(result.evidence.get("model") or "")].append(result)
     changed: dict[int, CheckResult] = {}
     for (name, model), members in groups.items():
         baseline = (baselines or {}).get((entries[name].type, model))
         for member in members:
             changed[id(member)] = _compared(member, entries[name], members, baseline)
     return tuple(changed.get(id(result), result) for result in results)
-
-
-def _model(result: CheckResult) -> str:
-    return str(result.evidence.get("model") or "")
 
 
 def _compared(
@@ -67,7 +63,7 @@ def _compared(
     if verdict is Verdict.PASS and not awaits:
         return result
     reason = next(text for each, text in verdicts if each is verdict)
-    fix = "" if verdict is Verdict.PASS else result.fix or "Exclude this node, and tell the operators."
+    fix = result.fix or ("" if verdict is Verdict.PASS else "Exclude this node, and tell the operators.")
     return result.with_verdict(verdict, f"{with_unit(value, result.unit)}: {reason}", fix=fix)
 
 

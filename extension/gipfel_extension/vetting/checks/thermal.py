@@ -209,7 +209,7 @@ class ThrottleMonitor:
         if not readings:
             reason = "Its clocks could not be read under load."
             fix = "Check whether NVML works here, or remove `heat` from the protocol."
-            return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason, "fix": fix})
+            return finding.with_verdict(Verdict.INCONCLUSIVE, reason, fix=fix)
         clocks = [each.sm_clock_mhz for each in readings if each.sm_clock_mhz is not None]
         heat = [each.temperature_c for each in readings if each.temperature_c is not None]
         evidence: dict[str, JsonValue] = {
@@ -221,5 +221,4 @@ class ThrottleMonitor:
             return finding.model_copy(update={"evidence": evidence})
         names = [name for bit, name in REASONS.items() if any(bit & each for each in slowed)]
         reason = f"Throttled under load, in {len(slowed)} of {len(readings)} readings: {', '.join(names)}."
-        changes = {"verdict": Verdict.FAIL, "reason": reason, "fix": _THROTTLED_FIX, "evidence": evidence}
-        return finding.model_copy(update=changes)
+        return finding.with_verdict(Verdict.FAIL, reason, fix=_THROTTLED_FIX, evidence=evidence)

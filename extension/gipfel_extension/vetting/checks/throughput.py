@@ -193,15 +193,14 @@ class HostCopy(RateCheck):
         samples: Any = finding.evidence.get("to_host")
         to_host = [float(each) for each in samples] if isinstance(samples, list) else []
         if not to_host:
-            reason = "The direction to the host was not measured."
-            return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason})
+            return finding.with_verdict(Verdict.INCONCLUSIVE, "The direction to the host was not measured.")
         numbers = summary(to_host)
         if min(numbers.median, numbers.p10) >= self.min_to_host_ratio * finding.measurement:
             return finding
         low, to_gpu = with_unit(numbers.p10, finding.unit), with_unit(finding.measurement, finding.unit)
         reason = f"{low} to the host (tenth percentile) is too little for {to_gpu} to the GPU."
         fix = "Use another node, and tell the operators: one direction of the link is slow."
-        return finding.model_copy(update={"verdict": Verdict.FAIL, "reason": reason, "fix": fix})
+        return finding.with_verdict(Verdict.FAIL, reason, fix=fix)
 
 
 class Collective(Frozen):

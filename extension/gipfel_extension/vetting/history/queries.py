@@ -196,8 +196,8 @@ def decide_borderline(
     if bad < k:
         return result
     reason = f"{result.reason.rstrip('.')}; and it was bad in {bad} of its last {total} runs."
-    decided = result.with_verdict(Verdict.FAIL, reason)
-    return decided.model_copy(update={"evidence": {**result.evidence, BEFORE_HISTORY: result.verdict.value}})
+    evidence = {**result.evidence, BEFORE_HISTORY: result.verdict.value}
+    return result.with_verdict(Verdict.FAIL, reason, evidence=evidence)
 
 
 class FailureRate(Frozen):

@@ -112,7 +112,7 @@ def judge_by_network(
     if result.verdict is Verdict.FAIL and network.by_sockets and measured < settings.floor:
         reason = f"{result.reason} NCCL uses sockets, though the node has {network.name}."
         fix = "Install NCCL's network plugin in the image, or enable the hook that mounts it."
-        return result.with_verdict(Verdict.FAIL, reason, fix=fix).model_copy(update={"owner": Owner.IMAGE})
+        return result.with_verdict(Verdict.FAIL, reason, fix=fix, owner=Owner.IMAGE)
     if result.verdict not in {Verdict.PASS, Verdict.DEGRADED}:
         return result
     if reference is not None and measured > reference.implausible_above:
@@ -128,8 +128,7 @@ def judge_by_network(
         fix = f"Set at_least in the threshold of the check {entry.name!r}{line} of the protocol."
     else:
         return result
-    changed = result.with_verdict(Verdict.INCONCLUSIVE, reason, fix=fix)
-    return changed.model_copy(update={"owner": Owner.PROTOCOL})
+    return result.with_verdict(Verdict.INCONCLUSIVE, reason, fix=fix, owner=Owner.PROTOCOL)
 
 
 #: Seconds reserved for verdicts and the report after the last round.

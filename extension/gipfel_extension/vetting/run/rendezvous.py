@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import zmq
 from pydantic import ValidationError
@@ -197,16 +196,6 @@ _AGENT = f"{__package__}.agent"
 _SOON_S, _END_S = 3.0, 12.0
 
 
-class Agents(Protocol):
-    """Handle on the agents of a run."""
-
-    def problem(self, node: str) -> str:
-        """Return why the agent of a node has ended or can't connect, as a sentence; else empty."""
-
-    def end(self) -> None:
-        """Wait for the end of started agents, which have got `EndRun`; kill them after a while."""
-
-
 class LocalAgent:
     """Agent on this node, as a child process with its own session."""
 
@@ -284,7 +273,7 @@ class AgentStep:
 
 def start_agents(
     location: Location, rendezvous: Rendezvous, folder: Path, environment: Mapping[str, str]
-) -> Agents:
+) -> LocalAgent | AgentStep:
     """Start the agents that do not start by themselves.
 
     Raises

@@ -44,8 +44,6 @@ class VettingOptions(Frozen):
         Number of vetted nodes that must remain; None for all.
     time_limit_s
         Seconds for the whole run; None for the protocol's limit.
-    connect_limit_s
-        Seconds within which the agents must connect.
     skip_vetted_s
         A node that this protocol vetted within these seconds skips its own checks; 0 to skip none.
     resubmits
@@ -56,7 +54,6 @@ class VettingOptions(Frozen):
     action: Action = Action.REPORT
     min_nodes: int | None = None
     time_limit_s: float | None = None
-    connect_limit_s: float = CONNECT_LIMIT_S
     skip_vetted_s: float = 0.0
     resubmits: int = 3
 
@@ -167,7 +164,7 @@ def _vet(
         job=location.job,
         earlier_runs=EarlierRuns.of(location.cluster, environment),
     )
-    limit = options.time_limit_s or protocol.time_limit_s or _default_limit(protocol, options)
+    limit = options.time_limit_s or protocol.time_limit_s or _default_limit(protocol)
     due = time.monotonic() + limit
     signals: list[int] = []
 
@@ -261,7 +258,6 @@ def _run(
                 skipped=builder.earlier_runs.vetted(builder.protocol, builder.nodes, options.skip_vetted_s),
                 stop_early=options.action is Action.ABORT,
                 single_node_allowed=options.action is Action.SHRINK and options.min_nodes == 1,
-                connect_limit_s=options.connect_limit_s,
                 interrupted=interrupted,
                 due=due,
             )
@@ -287,9 +283,9 @@ def _without_skipped(report: VettingReport) -> VettingReport:
     )
 
 
-def _default_limit(protocol: VettingProtocol, options: VettingOptions) -> float:
+def _default_limit(protocol: VettingProtocol) -> float:
     return (
-        options.connect_limit_s
+        CONNECT_LIMIT_S
         + _MARGIN_S
         + sum(
             time_limit(entry) * (_DEFAULT_ROUNDS if entry.scope is Scope.PAIR else 1)
