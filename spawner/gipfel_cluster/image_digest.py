@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .regular_files import read_regular
 from .runs import write_atomically
 
 _PIECE_BYTES = 1 << 20
@@ -58,9 +59,7 @@ def _entry(cache: Path, path: str) -> Path:
 def cached_digest(cache: Path, path: str, status: os.stat_result) -> str | None:
     """Return the cached digest ``sha256:…`` of a file; None without one, or if the file has changed."""
     try:
-        handle = os.open(_entry(cache, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
-            content = json.loads(file.read(_ENTRY_BYTES + len(path) * 6))
+        content = json.loads(read_regular(_entry(cache, path), _ENTRY_BYTES + len(path) * 6))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):

@@ -108,19 +108,23 @@ def read_secret(path: Path, max_bytes: int = 64 << 10) -> bytes:
     Raises
     ------
     GipfelError
-        It can't be read, is larger than `max_bytes`, or other users may read it.
+        It can't be read, is larger than `max_bytes`, or other users own it or may access it.
     """
     from .model import GipfelError  # noqa: PLC0415 - it takes pydantic
 
     try:
         with open_regular(path) as file:
-            mode = os.fstat(file.fileno()).st_mode
+            about = os.fstat(file.fileno())
             content = file.read(max_bytes + 1)
     except OSError as error:
         fix = f"Write the secret into this file, then: chmod 600 {path}"
         raise GipfelError(f"The secret {path} can't be read: {error.strerror or error}.", fix) from error
-    if stat.S_IMODE(mode) & 0o077:
-        raise GipfelError(f"Other users may read the secret {path}.", f"Run: chmod 600 {path}")
+    if about.st_uid != os.geteuid():
+        raise GipfelError(f"The secret {path} belongs to another user.", "Write a file of your own.")
+    mode = stat.S_IMODE(about.st_mode)
+    if mode & 0o077:
+        problem = f"Other users may read the secret {path} or change it (mode {mode:04o})."
+        raise GipfelError(problem, f"Run: chmod 600 {path}")
     if len(content) > max_bytes:
         limit = max_bytes >> 10
         raise GipfelError(

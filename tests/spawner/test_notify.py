@@ -71,7 +71,7 @@ def test_a_link_or_a_pipe_is_refused(environment: dict[str, str], tmp_path: Path
     path = write_settings(tmp_path, "")
     path.rename(tmp_path / "elsewhere.toml")
     path.symlink_to(tmp_path / "elsewhere.toml")
-    with pytest.raises(GipfelError, match="it is a link"):
+    with pytest.raises(GipfelError, match="it is a symbolic link"):
         read_settings(environment)
     path.unlink()
     os.mkfifo(path, 0o600)

@@ -3,7 +3,6 @@
 import ipaddress
 import os
 import re
-import stat
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from urllib.parse import quote, urlsplit
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 
 from ..model import Frozen, GipfelError, OneLine, one_line
-from ..regular_files import open_regular
+from ..regular_files import read_secret
 
 #: Kinds of events that a user may choose from.
 JobKind = Literal["started", "ended", "failed", "idle", "checkpoint", "time", "hang"]
@@ -43,7 +42,6 @@ _PHRASES: dict[Kind, str] = {
 _MAX_TITLE, _MAX_REASON, _MAX_NAME = 120, 600, 300
 # The C1 controls, which some terminals execute, and marks that change the direction of the text after them.
 _INVISIBLE = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-_MAX_BYTES = 64 << 10
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,255}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,500}")
@@ -293,12 +291,15 @@ def read_settings(environment: Mapping[str, str]) -> NotifySettings | None:
     Raises
     ------
     GipfelError
-        Others may read the file, it is not TOML, or a key or value is not valid.
+        The file is not the user's alone or not TOML, or a key or value is not valid.
     """
     path = settings_file(environment)
     if not os.path.lexists(path):
         return None
-    text = _read_private(path)
+    try:
+        text = read_secret(path).decode()
+    except UnicodeDecodeError:
+        raise GipfelError(f"{path} is not UTF-8.", "See `gipfel notify --help`.") from None
     try:
         return NotifySettings.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -307,31 +308,6 @@ def read_settings(environment: Mapping[str, str]) -> NotifySettings | None:
         raise _refusal(path, text, error.errors(include_url=False, include_input=False)[0]) from None
     except RecursionError:
         raise GipfelError(f"{path} is nested too deeply.", "See `gipfel notify --help`.") from None
-
-
-def _read_private(path: Path) -> str:
-    try:
-        with open_regular(path) as file:
-            about = os.fstat(file.fileno())
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        reason = "it is a link" if path.is_symlink() else error.strerror or str(error)
-        raise GipfelError(f"{path} can't be read: {reason}.", "Make it a file of your own.") from None
-    if about.st_uid != os.geteuid():
-        raise GipfelError(f"{path} belongs to another user, so it is not used.", "Write your own.")
-    if stat.S_IMODE(about.st_mode) & 0o077:
-        mode = stat.S_IMODE(about.st_mode)
-        raise GipfelError(
-            f"{path} has secrets and can be accessed by others (mode {mode:04o}), so it is not used.",
-            f"Run: chmod 600 {path}",
-        )
-    try:
-        if len(content) > _MAX_BYTES:
-            raise ValueError(f"it is longer than {_MAX_BYTES >> 10} KiB")  # noqa: TRY301
-        return content.decode()
-    except ValueError as error:
-        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise GipfelError(f"{path} can't be used: {reason}.", "See `gipfel notify --help`.") from None
 
 
 def _refusal(path: Path, text: str, error: Any) -> GipfelError:

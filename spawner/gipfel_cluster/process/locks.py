@@ -45,7 +45,7 @@ def lock_holders(folder: Path) -> tuple[int, ...]:
     """Return the ids of the processes that hold a lock in `folder`; none if it can't be read."""
     pids: list[int] = []
     with suppress(OSError):
-        pids += [int(each.name) for each in folder.iterdir() if each.name.isdecimal() and _is_locked(each)]
+        pids += [int(each.name) for each in folder.iterdir() if each.name.isdecimal() and is_locked(each)]
     return tuple(pids)
 
 
@@ -75,15 +75,18 @@ def lock_within(descriptor: int, limit_s: float) -> bool:
             return True
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool | None:
+    """Return whether a process holds the lock of a file; None without the file, or without locks there."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
     return False

@@ -18,7 +18,6 @@ the name of the parent directory, such as ``launches``.
 """
 
 import contextlib
-import fcntl
 import importlib
 import json
 import os
@@ -33,7 +32,7 @@ from pydantic import ValidationError
 
 from ..model import Frozen, GipfelError, one_line
 from ..process.fork import ForkedProgram, can_fork
-from ..process.locks import lock_within
+from ..process.locks import is_locked, lock_within
 from ..process.tree import Process
 from ..regular_files import last_line, open_log, read_regular
 from ..runs import make_private, runs_root, write_atomically
@@ -156,19 +155,7 @@ def hold_supervisor_lock(folder: Path) -> Iterator[None]:
 
 def is_supervised(folder: Path) -> bool | None:
     """Return whether a supervisor holds the lock; None if none ever did, or locks are not supported."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    finally:
-        os.close(lock)
-    return False
+    return is_locked(folder / LOCK)
 
 
 def refresh_state(folder: Path, state: State) -> State:
