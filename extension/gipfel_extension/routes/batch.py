@@ -10,7 +10,7 @@ from typing import Any
 from gipfel_cluster.edf.lookup import list_edfs
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import runs_root
-from gipfel_cluster.scheduler import Scheduler, slurm_presence
+from gipfel_cluster.scheduler import slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
 from ..telemetry.files import read_json
@@ -22,6 +22,7 @@ from ..training.batch.submitted import (
     TaskView,
     list_submitted,
     query_tasks,
+    reachable_schedulers,
     request_of,
     started_at,
     submit_notebook,
@@ -92,7 +93,7 @@ class BatchJobRouteHandler(GipfelRouteHandler):
         found = next((each for each in submissions if each.job_id == job_id), None)
         if found is None:
             raise GipfelError(f"You have no batch notebook with the job ID {job_id}.", "Reload the list.")
-        schedulers = await asyncio.to_thread(_schedulers, [found])
+        schedulers = await asyncio.to_thread(reachable_schedulers, [found], os.environ)
         if found.scheduler not in schedulers:
             raise GipfelError(
                 f"The scheduler {found.scheduler} can't be reached from this server.",
@@ -105,7 +106,7 @@ class BatchJobRouteHandler(GipfelRouteHandler):
 async def batch_jobs(root: Path) -> list[dict[str, Any]]:
     """Return the user's batch notebooks for a server with this root directory, the newest first."""
     submissions = await asyncio.to_thread(list_submitted, os.environ)
-    schedulers = await asyncio.to_thread(_schedulers, submissions)
+    schedulers = await asyncio.to_thread(reachable_schedulers, submissions, os.environ)
     views = await query_tasks(submissions, schedulers)
     return [_job(each, views[each.job_id], root) for each in submissions]
 
@@ -142,18 +143,6 @@ def _available_schedulers(context: SubmissionContext, environment: Mapping[str, 
         return [default]
     found = ["local", *(["slurm"] if slurm_presence(environment).configured else [])]
     return sorted({default, *found}, key=lambda name: name != default)
-
-
-def _schedulers(submissions: list[SubmittedNotebook]) -> dict[str, Scheduler]:
-    """Return the schedulers of these jobs that this server can reach."""
-    context = submission_context(os.environ)
-    found: dict[str, Scheduler] = {}
-    for name in {each.scheduler for each in submissions}:
-        try:
-            found[name] = context.scheduler(name)
-        except GipfelError:
-            continue
-    return found
 
 
 def _job(submission: SubmittedNotebook, views: list[TaskView], root: Path) -> dict[str, Any]:

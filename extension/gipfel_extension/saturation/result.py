@@ -242,15 +242,12 @@ class PointsOverTime:
     ----------
     time_ns
         UTC time (ns) at which each bucket begins.
-    bucket_ns
-        Length of a bucket.
     points
         Resource or loss to its points, as means over the GPUs; in each bucket they add up to 100, or are all
         NaN.
     """
 
     time_ns: NDArray[np.int64]
-    bucket_ns: int
     points: Mapping[str, Floats]
 
 
@@ -259,7 +256,7 @@ def points_over_time(job: JobScore, buckets: int = 240) -> PointsOverTime:
     names = (*RESOURCES, *LOSSES)
     scored = [trace for trace in job.traces if trace.scored.any()]
     if not scored or job.first_ns is None or job.last_ns is None:
-        return PointsOverTime(np.zeros(0, np.int64), 1, {name: np.zeros(0) for name in names})
+        return PointsOverTime(np.zeros(0, np.int64), {name: np.zeros(0) for name in names})
     interval_ns = max(1, int(job.interval * 1e9))
     bucket_ns = max(interval_ns, -(-(job.last_ns - job.first_ns + interval_ns) // buckets))
     count = (job.last_ns - job.first_ns) // bucket_ns + 1
@@ -278,7 +275,7 @@ def points_over_time(job: JobScore, buckets: int = 240) -> PointsOverTime:
         points = {
             name: np.where(weights > 0, 100.0 * values / weights, np.nan) for name, values in sums.items()
         }
-    return PointsOverTime(job.first_ns + bucket_ns * np.arange(count), bucket_ns, points)
+    return PointsOverTime(job.first_ns + bucket_ns * np.arange(count), points)
 
 
 def notes_of(table: SampleTable, scores: Sequence[GpuScore], traces: Sequence[Trace]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -363,9 +364,6 @@ def read_metrics(run: Path) -> UserMetrics:
 
 
 def _number(value: float | None) -> float:
-    if value is None:
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.nan
+    with suppress(OverflowError):
+        return math.nan if value is None else float(value)
+    return math.nan

@@ -179,15 +179,6 @@ def series(overview: "Overview", metric: str, device: Device) -> Floats:
     return np.asarray(rows[rows_by_device(overview)[device.uuid]], np.float64)
 
 
-def scaled_series(overview: "Overview", line: Line, device: Device) -> Floats:
-    """Return the values of a line's metric of one device in the line's unit; NaN where they are unknown."""
-    values = series(overview, line.metric, device) * line.factor
-    if line.percent_of:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            values = values / series(overview, line.percent_of, device)
-    return values
-
-
 def mean_over(overview: "Overview", metric: str, devices: tuple[Device, ...], *, add: bool = False) -> Floats:
     """Return a metric's mean over devices, or its sum with `add`; devices without a value are ignored."""
     rows = overview.mean.get(metric)
@@ -200,6 +191,17 @@ def mean_over(overview: "Overview", metric: str, devices: tuple[Device, ...], *,
         warnings.simplefilter("ignore", RuntimeWarning)
         found: Floats = np.nanmean(chosen, axis=0)
         return found * np.isfinite(chosen).sum(axis=0) if add else found
+
+
+def line_values(
+    overview: "Overview", line: Line, devices: tuple[Device, ...], *, add: bool = False
+) -> Floats:
+    """Return a line's metric in the line's unit: its mean over devices, or its sum with `add`."""
+    values = mean_over(overview, line.metric, devices, add=add) * line.factor
+    if line.percent_of:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = values / mean_over(overview, line.percent_of, devices, add=add)
+    return values
 
 
 def json_values(values: Floats, digits: int = 3) -> list[float | None]:

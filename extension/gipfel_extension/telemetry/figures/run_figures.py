@@ -28,10 +28,9 @@ from .lines import (
     hosts_of,
     json_values,
     line_trace,
-    mean_over,
+    line_values,
     plain_text,
     points,
-    scaled_series,
     series,
     span_ms,
 )
@@ -137,7 +136,7 @@ def compare_figure(
         for place, (name, overview) in enumerate(runs):
             color, dash = styles[place % len(styles)]
             own = Line(line.metric, plain_text(name), *COLORS[color], dash, "%")
-            x, y = points(overview, _line_values(overview, line, gpus_of(overview)))
+            x, y = points(overview, line_values(overview, line, gpus_of(overview)))
             since_start = [_MIDNIGHT_MS + time - x[0] for time in x]
             longest = max(longest, x[-1] - x[0] if x else 0)
             traces.append(line_trace(own, f"{place}/{line.metric}", (since_start, y), dark=dark))
@@ -184,7 +183,7 @@ def gpu_figure(
     ):
         traces = []
         for line in lines:
-            values = scaled_series(overview, line, device)
+            values = line_values(overview, line, (device,))
             if name == "Activity" or (np.isfinite(values) & (values > 0)).any():
                 uid = f"{device.uuid}/{line.metric}"
                 traces.append(line_trace(line, uid, points(overview, values), dark=dark))
@@ -214,7 +213,7 @@ def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False, title
     if len(gpus) <= MAX_LINES:
         traces = _gauge_lines(overview, line, gpus, dark=dark)
     else:
-        values = np.stack([scaled_series(overview, line, gpu) for gpu in gpus])
+        values = np.stack([line_values(overview, line, (gpu,)) for gpu in gpus])
         traces = (_mean_with_bounds(overview, line, values, dark=dark),)
     known = any(value is not None for trace in traces for value in trace["y"])
     name = f"{line.label[0].upper()}{line.label[1:]}, {line.unit}"
@@ -233,7 +232,7 @@ def _gauge_lines(
     traces = []
     for gpu, (light, dark_color, dash) in zip(gpus, DEVICES, strict=False):
         own = replace(line, label=gpu_name(gpu, several=several), light=light, dark=dark_color, dash=dash)
-        found = points(overview, scaled_series(overview, line, gpu))
+        found = points(overview, line_values(overview, line, (gpu,)))
         traces.append(line_trace(own, f"{gpu.uuid}/{line.metric}", found, dark=dark))
     return tuple(traces)
 
@@ -292,21 +291,11 @@ def _job_traces(
         line_trace(
             line,
             f"job/{line.metric}",
-            points(overview, _line_values(overview, line, devices, add=add)),
+            points(overview, line_values(overview, line, devices, add=add)),
             dark=dark,
         )
         for line in lines
     )
-
-
-def _line_values(
-    overview: "Overview", line: Line, devices: tuple[Device, ...], *, add: bool = False
-) -> Floats:
-    values = mean_over(overview, line.metric, devices, add=add) * line.factor
-    if line.percent_of:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            values = values / mean_over(overview, line.percent_of, devices, add=add)
-    return values
 
 
 def _thinned(times: Any, values: Any, _: float) -> tuple[list[int], list[float | None]]:

@@ -243,7 +243,7 @@ class BatchKind:
         running = [
             submission for folder, submission in known if folder in states and not states[folder].ended
         ]
-        views = run_sync(query_tasks(running, _schedulers(running, environment))) if running else {}
+        views = run_sync(query_tasks(running, reachable_schedulers(running, environment))) if running else {}
         for folder, submission in known:
             if folder in states:
                 state = states[folder]
@@ -327,7 +327,7 @@ def _state_of(folder: Path) -> WorkloadState | None:
         return None
 
 
-def _schedulers(
+def reachable_schedulers(
     submissions: Sequence[SubmittedNotebook], environment: Mapping[str, str]
 ) -> dict[str, Scheduler]:
     """Return the schedulers of these jobs that can be reached."""

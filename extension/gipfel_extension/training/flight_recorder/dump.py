@@ -101,7 +101,6 @@ class Dump:
     """
 
     rank: int
-    version: str = ""
     groups: dict[GroupId, str] = field(default_factory=dict)
     logs: dict[GroupId, GroupLog] = field(default_factory=dict)
     last: Call | None = None
@@ -138,10 +137,8 @@ def dump_of(raw: Any, rank: int, also: Callable[[Dump, Bundles], None] | None = 
     for each in entries[-_MAX_ENTRIES:]:
         if isinstance(each, Mapping):
             found.add(each)
-    version = raw.get("version")
     dump = Dump(
         rank=rank,
-        version=version[:_MAX_NAME] if isinstance(version, str) else "",
         groups={GroupId(name, members): label for name, (members, label) in groups.items()},
         logs=found.logs(),
         last=found.last,

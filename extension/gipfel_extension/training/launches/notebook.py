@@ -17,6 +17,7 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
 from ..papermill.notebook_file import MAX_NOTEBOOK_BYTES, NATIVE, find_kernel, is_native, requested_kernel
+from ..papermill.progress import report_line
 from ..record import MAX_BYTES
 
 OUTPUT = "notebook.ipynb"
@@ -68,11 +69,11 @@ def main(arguments: Sequence[str]) -> int:
             )
         except GipfelError as error:
             problem = f"The notebook can't be run: {error}"
-            _report(problem)
+            report_line(problem)
             _write_error(folder, one_line(problem))
             return 1
     if outcome.problem:
-        _report(outcome.problem)
+        report_line(outcome.problem)
         _write_error(folder, outcome.problem)
     return outcome.exit_status
 
@@ -90,7 +91,7 @@ def _prepare_kernel(notebook: Path, requested: str, python: str = "") -> str:
     if os.environ.get("GIPFEL_ENGINE", "host") != "host":
         problem = offer_image_kernel(os.environ)
         if problem:
-            _report(f"{problem} The notebook runs with Gipfel's Python instead.")
+            report_line(f"{problem} The notebook runs with Gipfel's Python instead.")
         return chosen_kernel(notebook, requested)
     kernel = chosen_kernel(notebook, requested)
     if python and is_native(kernel):
@@ -116,7 +117,7 @@ def chosen_kernel(notebook: Path, requested: str) -> str:
         find_kernel(name or NATIVE)
     except GipfelError:
         # The notebook may name a kernel of another machine.
-        _report(f"The notebook's kernel {name!r} is not installed: {NATIVE} runs the notebook.")
+        report_line(f"The notebook's kernel {name!r} is not installed: {NATIVE} runs the notebook.")
         return NATIVE
     return name or NATIVE
 
@@ -141,10 +142,6 @@ def _write_error(folder: Path, problem: str) -> None:
         import time  # noqa: PLC0415
 
         Path(path).write_text(json.dumps({**content, "time_ns": time.time_ns(), "traceback": ""}))
-
-
-def _report(line: str) -> None:
-    sys.stderr.write(f"gipfel: {one_line(line)}\n")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import RunFolder
 
 from ...telemetry.events import report_failure
 from ...telemetry.files import read_json
 from .notebook_file import MAX_NOTEBOOK_BYTES, kernel_of
 from .parameters import Grid
+from .progress import report_line
 from .values import from_yaml
 
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         _restrict_log(task.output)
         problem = _offer_kernel(given.kernel or kernel_of(given.notebook))
         if problem:
-            _report(f"{problem} The notebook runs with Gipfel's Python instead.")
+            report_line(f"{problem} The notebook runs with Gipfel's Python instead.")
         from .engine import run_notebook  # noqa: PLC0415 - papermill takes a second to import
 
         outcome = run_notebook(
@@ -63,13 +64,14 @@ def main(arguments: Sequence[str]) -> int:
             f"The notebook can't be run: {error.strerror or error} ({error.filename or task.output})"
         )
     if outcome.problem:
-        _fail(f"The notebook {'was ' if outcome.signal else ''}{_word(outcome.state)}: {outcome.problem}")
+        end = "ended early" if outcome.state == "died" else outcome.state
+        _fail(f"The notebook {'was ' if outcome.signal else ''}{end}: {outcome.problem}")
     return outcome.exit_status
 
 
 def _fail(problem: str) -> int:
     """Report a problem in the log, and to the job, which notifies its user; return 1."""
-    _report(problem)
+    report_line(problem)
     report_failure(os.environ, problem)
     return 1
 
@@ -136,14 +138,6 @@ def _offer_kernel(name: str) -> str:
 
     problem = offer_image_kernel(os.environ)
     return problem if problem and name == NATIVE_KERNEL else ""
-
-
-def _word(state: str) -> str:
-    return {"failed": "failed", "died": "ended early", "interrupted": "interrupted"}.get(state, state)
-
-
-def _report(line: str) -> None:
-    sys.stderr.write(f"gipfel: {one_line(line)}\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,6 @@
 """Execution manager for papermill, which records the state of each cell and saves the notebook."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from papermill.exceptions import PapermillExecutionError
 from gipfel_cluster.model import one_line
 
 from .output import Document, Saver
-from .progress import Progress, ResumePlan, State, first_code_line, write_progress
+from .progress import Progress, ResumePlan, State, first_code_line, report_line, write_progress
 
 _REPORT_PAUSE_S = 0.2
 
@@ -87,7 +86,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         nbformat.writes(self.nb)  # type: ignore[no-untyped-call]
         self._document = Document(self.nb)
         if self._write is not None:
-            self._saver = Saver(_report)
+            self._saver = Saver(report_line)
         version = self._save_state(urgent=True)
         if self._saver is not None:
             self._saver.wait(version)
@@ -281,10 +280,6 @@ def _mark_error_cell(notebook: Any) -> None:
 
     with contextlib.suppress(PapermillExecutionError):
         raise_for_execution_errors(notebook, None)
-
-
-def _report(problem: str) -> None:
-    sys.stderr.write(f"gipfel: {problem}\n")
 
 
 def _now() -> str:

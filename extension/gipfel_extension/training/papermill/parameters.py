@@ -6,8 +6,10 @@ Submission and array tasks identify a point of a grid by the same number; each p
 import difflib
 import keyword
 import logging
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -218,10 +220,8 @@ def guess(text: str) -> Any:
     if text in words:
         return words[text]
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(text)
-        except ValueError:
-            continue
     return text
 
 
@@ -246,10 +246,7 @@ class Grid(Frozen):
     axes: tuple[Axis, ...] = ()
 
     def __len__(self) -> int:
-        count = 1
-        for axis in self.axes:
-            count *= len(axis.values)
-        return count
+        return math.prod(len(axis.values) for axis in self.axes)
 
     def point(self, number: int) -> dict[str, str]:
         """Return the values, as YAML texts, of a point by its number from 0."""

@@ -16,6 +16,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -100,6 +101,11 @@ def read_progress(output: Path) -> Progress | None:
         return Progress.model_validate_json(read_regular(progress_file(output), _MAX_BYTES))
     except (OSError, ValidationError):
         return None
+
+
+def report_line(text: str) -> None:
+    """Write a line about a run into the log."""
+    sys.stderr.write(f"gipfel: {one_line(text)}\n")
 
 
 def first_code_line(source: str) -> str:

@@ -9,19 +9,20 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_cluster.process.tree import Process
 
+from ...telemetry.ranks import read_environment
 from ..launches.allocation import choose_gpus, granted_gpus, held_gpus, other_running_launches
 from .context import CheckOutcome, Context, Holder, ProbeResult, run_probe
 
 #: Seconds until a process must have ended after SIGTERM; releasing much GPU memory takes time.
 TERMINATION_TIMEOUT_S = 30.0
 _PROC = Path("/proc")
-_MAX_ENVIRON_BYTES = 1 << 20
 _MAX_ANCESTORS = 64
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 #: Two processes belong to the same job if the first of these variables that both have has the same value.
@@ -254,12 +255,10 @@ def _is_in_job(pid: int, variables: Mapping[str, str], environment: Mapping[str,
 
 
 def _variables(pid: int) -> dict[str, str]:
-    try:
-        with (_PROC / str(pid) / "environ").open("rb") as file:
-            pairs = (each.partition("=") for each in os.fsdecode(file.read(_MAX_ENVIRON_BYTES)).split("\0"))
-            return {name: value for name, _, value in pairs if name}
-    except OSError:
-        return {}
+    with suppress(OSError):
+        found = read_environment(_PROC / str(pid))
+        return {os.fsdecode(name): os.fsdecode(value) for name, value in found.items()}
+    return {}
 
 
 def _ancestors() -> frozenset[int]:
