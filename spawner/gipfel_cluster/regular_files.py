@@ -60,6 +60,14 @@ def last_line(log: Path) -> str:
     return next((one_line(line) for line in reversed(lines) if line.strip()), "")
 
 
+def modified_ns(path: Path) -> int:
+    """Return when a file was last written, in ns since the epoch; 0 where it does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     """Open a file for reading; the caller closes it.
 

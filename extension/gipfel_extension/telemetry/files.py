@@ -1,6 +1,7 @@
 """Files of a run folder: safe reading of files that other processes may have written, and atomic replacement.
 
-`open_regular`, `open_log`, `read_regular` and `read_tail` are those of `gipfel_cluster.regular_files`.
+`modified_ns`, `open_regular`, `open_log`, `read_regular` and `read_tail` are those of
+`gipfel_cluster.regular_files`.
 """
 
 import json
@@ -9,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.regular_files import open_log, open_regular, read_regular, read_tail
+from gipfel_cluster.regular_files import modified_ns, open_log, open_regular, read_regular, read_tail
 
 __all__ = [
     "MAX_RECORD_BYTES",
     "append_text",
+    "modified_ns",
     "open_log",
     "open_regular",
     "read_json",

@@ -73,12 +73,9 @@ def read_ranks(telemetry: Path) -> tuple[RankLocation, ...]:
     """Return the locations of a run's ranks, sorted by rank and GPU; skip damaged files."""
     found: dict[tuple[int, str, str | None], RankLocation] = {}
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
-        try:
-            locations = [RankLocation.from_json(each) for each in read_json(path, _MAX_BYTES)]
-        except (OSError, ValueError, TypeError):
-            continue
-        for location in locations:
-            found.setdefault((location.rank, location.node, location.gpu_uuid), location)
+        with suppress(OSError, ValueError, TypeError):
+            for location in [RankLocation.from_json(each) for each in read_json(path, _MAX_BYTES)]:
+                found.setdefault((location.rank, location.node, location.gpu_uuid), location)
     return tuple(
         sorted(found.values(), key=lambda location: (location.rank, location.node, location.gpu_uuid or ""))
     )

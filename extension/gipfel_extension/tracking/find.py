@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from ..telemetry.files import open_regular
+from ..telemetry.files import modified_ns, open_regular
 from .growing_file import GrowingFile
 from .mlflow import MlflowDatabaseReader, MlflowReader, is_mlflow_database, run_directory
 from .scalar import Reader, Scalar
@@ -335,9 +335,4 @@ class Follower:
 
 def _modified_ns(path: Path, reader: Reader) -> int:
     """Return when a file was changed last; 0 where it does not exist."""
-    if isinstance(reader, TrainerStateReader):
-        return reader.modified_ns
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+    return reader.modified_ns if isinstance(reader, TrainerStateReader) else modified_ns(path)

@@ -34,7 +34,7 @@ from ..model import Frozen, GipfelError, one_line
 from ..process.fork import ForkedProgram, can_fork
 from ..process.locks import is_locked, lock_within
 from ..process.tree import Process
-from ..regular_files import last_line, open_log, read_regular
+from ..regular_files import last_line, modified_ns, open_log, read_regular
 from ..runs import make_private, runs_root, write_atomically
 
 if TYPE_CHECKING:
@@ -255,14 +255,14 @@ def known_directories(
     if all_runs:
         root = runs_root(dict(environment))
         parents += [root / kind, *root.glob(f"*/{kind}")]
-    modified: dict[Path, float] = {}
+    modified: dict[Path, int] = {}
     for parent in parents:
         for number in _numbers(parent):
             folder = parent / str(number)
             # Only whether the state exists: readers report why it can't be read, for example if it is a pipe.
             with contextlib.suppress(OSError, RuntimeError):
                 (folder / STATE).lstat()
-                modified[folder.resolve()] = _modified(folder / SPEC)
+                modified[folder.resolve()] = modified_ns(folder / SPEC)
     return tuple(sorted(modified, key=lambda each: (modified[each], int(each.name))))
 
 
@@ -285,13 +285,6 @@ def workload_id(folder: Path) -> str:
     """Return the ID that `find_directory` accepts: ``RUN/N``, or ``N`` for a workload outside of runs."""
     run = folder.parents[1]
     return f"{run.name}/{folder.name}" if (run / "telemetry").is_dir() else folder.name
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0
 
 
 def _numbers(parent: Path) -> list[int]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from ..model import Frozen
-from ..regular_files import open_regular, read_tail
+from ..regular_files import modified_ns, open_regular, read_tail
 
 #: Default for the bytes of a page, for each rank.
 MAX_BYTES = 1 << 20
@@ -85,10 +85,11 @@ def read_logs(
         content, has_more = _whole_lines(path, start, max_bytes)
         more = more or has_more
         growth = times.get(rank, ([], []))
-        changed_ns = _changed_ns(path) if growth[1] else None
+        # Lines that came after the last recorded size are about as old as the log.
+        changed_ns = modified_ns(path) if growth[1] else 0
         for raw in _split(content):
             offset += len(raw)
-            written = _time_of(growth, offset) or changed_ns
+            written = _time_of(growth, offset) or changed_ns or None
             text = _final_text(raw)[:_MAX_LINE_BYTES].decode(errors="replace")
             lines.append((written or 0, rank, offset, LogLine(rank=rank, text=text, time_ns=written)))
         offsets[rank] = start + len(content)
@@ -176,14 +177,6 @@ def _time_of(growth: tuple[list[int], list[int]], offset: int) -> int | None:
     """Return when a log had grown to an offset; None if that is not recorded."""
     index = bisect_left(growth[0], offset)
     return growth[1][index] if index < len(growth[1]) else None
-
-
-def _changed_ns(path: Path) -> int | None:
-    """Return when a log was last written: lines that came after its last recorded size are about as old."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def _tail_offset(path: Path, max_bytes: int) -> int:

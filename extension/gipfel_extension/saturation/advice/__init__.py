@@ -92,9 +92,7 @@ def advise(
 
 def _by_loss(found: Iterable[Advice]) -> tuple[Advice, ...]:
     """Return advice in the order of the losses; after that for losses, advice that only saves time."""
-    groups: dict[str, list[Advice]] = {}
-    for each in sorted(found, key=lambda each: (-each.gain, not each.certain, -each.gain_least)):
-        groups.setdefault(each.loss or each.rule, []).append(each)
+    groups = _grouped(sorted(found, key=lambda each: (-each.gain, not each.certain, -each.gain_least)))
     ordered = sorted(groups.values(), key=lambda group: (-group[0].points, -group[0].time_saved))
     return tuple(replace(each, alternative=each is not group[0]) for group in ordered for each in group)
 
@@ -155,11 +153,11 @@ def debounce(
         Monotonic time in seconds.
     """
     found = _grouped(advice)
-    next_history = {}
-    for key in dict.fromkeys((*history, *found)):
-        tracked = _next(history.get(key), found.get(key, ()), now_s, hold_s)
-        if tracked is not None:
-            next_history[key] = tracked
+    following = {
+        key: _next(history.get(key), found.get(key, ()), now_s, hold_s)
+        for key in dict.fromkeys((*history, *found))
+    }
+    next_history = {key: each for key, each in following.items() if each is not None}
     shown = [each for tracked in next_history.values() if tracked.is_displayed for each in tracked.advice]
     return next_history, _by_loss(shown)
 

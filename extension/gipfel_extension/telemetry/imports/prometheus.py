@@ -2,6 +2,7 @@
 
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -108,10 +109,8 @@ def _range_table(
 
 
 def _time(text: str) -> int:
-    try:
+    with suppress(ValueError, OverflowError):
         return int(float(text) * 1e9)
-    except (ValueError, OverflowError):
-        pass
     try:
         # The plus sign of a time zone is decoded as a space in a URL's query.
         when = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -275,10 +276,8 @@ def read_extra(
             continue
         values[metric] = None
         if metric in _READINGS:
-            try:
+            with suppress(nvml.NVMLError, LookupError, AttributeError):
                 values[metric] = float(_READINGS[metric](nvml, gpu))
-            except (nvml.NVMLError, LookupError, AttributeError):
-                continue
     return values
 
 

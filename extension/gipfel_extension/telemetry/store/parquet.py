@@ -231,8 +231,6 @@ def _device_codes(column: pa.ChunkedArray) -> tuple[NDArray[Any], dict[str, int]
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     whole = column.unify_dictionaries().combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([]).dictionary_encode()
     codes = {str(name): code for code, name in enumerate(whole.dictionary.to_pylist())}
     return whole.indices.fill_null(-2).to_numpy(zero_copy_only=False), codes
 

@@ -198,7 +198,6 @@ async def query_tasks(
     submissions: list[SubmittedNotebook], schedulers: Mapping[str, Scheduler]
 ) -> dict[str, list[TaskView]]:
     """Return the state of the tasks of these jobs, by job ID; with one query to each scheduler."""
-    views: dict[str, list[TaskView]] = {}
     job_ids_by_scheduler: dict[str, list[str]] = {}
     for submission in submissions:
         for task in submission.tasks:
@@ -207,18 +206,18 @@ async def query_tasks(
     for name, job_ids in job_ids_by_scheduler.items():
         if name in schedulers:
             found |= await schedulers[name].query(job_ids)
-    for submission in submissions:
-        views[submission.job_id] = [
+    unreachable = JobStatus(answer="unknown", reason="Its scheduler can't be reached.")
+    return {
+        submission.job_id: [
             TaskView(
                 task=task,
-                status=found.get(
-                    task.job_id, JobStatus(answer="unknown", reason="Its scheduler can't be reached.")
-                ),
+                status=found.get(task.job_id, unreachable),
                 progress=_progress_of(submission, task),
             )
             for task in submission.tasks
         ]
-    return views
+        for submission in submissions
+    }
 
 
 class BatchKind:

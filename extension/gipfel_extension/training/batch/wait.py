@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.process.tree import Process
-from gipfel_cluster.regular_files import read_regular, read_tail_lines
+from gipfel_cluster.regular_files import modified_ns, read_regular, read_tail_lines
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.workloads.submission import local_jobs_directory
@@ -90,7 +90,7 @@ class _JobWatch:
         self._environment = environment
         self._tasks = list(job.tasks(job_id))
         # Detects progress files that an earlier job has written.
-        self._before = {task.job_id: _written(progress_file(task.output)) for task in self._tasks}
+        self._before = {task.job_id: modified_ns(progress_file(task.output)) for task in self._tasks}
         self._ended: dict[str, TaskView] = {}
 
     async def query(self) -> list[TaskView]:
@@ -109,7 +109,7 @@ class _JobWatch:
         return views
 
     def _view(self, task: NotebookTask, status: JobStatus) -> TaskView:
-        fresh = _written(progress_file(task.output)) != self._before[task.job_id]
+        fresh = modified_ns(progress_file(task.output)) != self._before[task.job_id]
         progress = read_progress(task.output) if fresh else None
         code = None
         if status.answer == "ended":
@@ -151,13 +151,6 @@ def follow_hint(job_id: str, job: NotebookJob, environment: Mapping[str, str]) -
         )
         end = f", cancel it with `kill {supervisor.pid}`"
     return f"job {job_id} keeps running: follow it with `tail -f {job.log}`{end}"
-
-
-def _written(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _exit_status(status: JobStatus, job: NotebookJob, job_id: str, environment: Mapping[str, str]) -> int:

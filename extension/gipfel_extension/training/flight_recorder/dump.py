@@ -322,13 +322,9 @@ def _ranks(value: Any) -> tuple[int, ...]:
 
 def _shapes(entries: Sequence[Mapping[str, Any]], key: str) -> tuple[tuple[int, ...], ...]:
     """Return the sizes of all tensors of a call."""
-    shapes = []
-    for raw in entries[:64]:
-        for shape in _list(raw.get(key))[:256]:
-            sizes = tuple(_list(shape)[:16])
-            if not all(isinstance(each, int) for each in sizes):
-                raise ValueError("its values are not those of a flight recorder (sizes)")
-            shapes.append(sizes)
+    shapes = [tuple(_list(shape)[:16]) for raw in entries[:64] for shape in _list(raw.get(key))[:256]]
+    if not all(isinstance(each, int) for sizes in shapes for each in sizes):
+        raise ValueError("its values are not those of a flight recorder (sizes)")
     return tuple(shapes)
 
 

@@ -91,12 +91,12 @@ class Job:
 
 def unfinished_calls(job: Job) -> list[tuple[int, Call]]:
     """Return rank and call of every call that has not finished."""
-    found = []
-    for logs in job.logs.values():
-        for rank, log in logs.items():
-            found += [(rank, call) for call in log.unfinished]
-            found += [(rank, call) for call in log.p2p if not call.finished]
-    return found
+    return [
+        (rank, call)
+        for logs in job.logs.values()
+        for rank, log in logs.items()
+        for call in (*log.unfinished, *(each for each in log.p2p if not each.finished))
+    ]
 
 
 def collective_edges(job: Job) -> list[Edge]:
@@ -227,12 +227,8 @@ def shortest_circle(edges: Sequence[Edge]) -> list[Edge]:
     outwards: dict[int, dict[int, Edge]] = {}
     for edge in edges:
         outwards.setdefault(edge.waiter, {})[edge.target] = edge
-    best: list[Edge] = []
-    for start in sorted(outwards)[:64]:
-        found = _circle_through(start, outwards)
-        if found and (not best or len(found) < len(best)):
-            best = found
-    return best
+    circles = (_circle_through(start, outwards) for start in sorted(outwards)[:64])
+    return min(filter(None, circles), key=len, default=[])
 
 
 def _circle_through(start: int, outwards: Mapping[int, Mapping[int, Edge]]) -> list[Edge]:

@@ -59,11 +59,9 @@ def addresses_of(nodes: Sequence[str], environment: Mapping[str, str], *, slurm:
 
 async def _addresses(nodes: Sequence[str], environment: Mapping[str, str], *, slurm: bool) -> tuple[str, ...]:
     scheduler = SlurmScheduler(environment=environment)
-    found = []
-    for node in nodes:
-        name = await scheduler.address(node) if slurm else node
-        found.append(await asyncio.to_thread(_resolved, name, node))
-    return tuple(found)
+    names = [await scheduler.address(node) if slurm else node for node in nodes]
+    pairs = zip(names, nodes, strict=True)
+    return tuple([await asyncio.to_thread(_resolved, name, node) for name, node in pairs])
 
 
 def _resolved(name: str, node: str) -> str:
@@ -76,7 +74,7 @@ def _resolved(name: str, node: str) -> str:
             "Contact the cluster's administrators.",
         ) from error
     numeric = [str(each[4][0]) for each in sorted(answers, key=lambda each: each[0] != socket.AF_INET)]
-    usable = [each for each in numeric if not each.startswith("127.") and each != "::1"]
+    usable = [each for each in numeric if not each.startswith("127.") and each not in {"::1", "0.0.0.0"}]  # noqa: S104
     if not usable:
         raise GipfelError(
             f"The node {node} resolves only to {numeric[0]}, which other nodes can't reach.",
@@ -115,22 +113,6 @@ def free_port(node: str, setting: StepJob, folder: Path, environment: Mapping[st
         if word == "port" and number.isdecimal():
             return int(number)
     raise GipfelError(f"No free port was found on {node}.", "See port/ in the launch's directory.")
-
-
-def check_attempt(attempt: Attempt) -> None:
-    """Check that the ranks of an attempt can reach its store.
-
-    Raises
-    ------
-    GipfelError
-        The attempt has several nodes, and the address of the store is a loopback address.
-    """
-    host = attempt.addresses[0]
-    if len(attempt.nodes) > 1 and (host in {"localhost", "::1", "0.0.0.0", ""} or host.startswith("127.")):  # noqa: S104
-        raise GipfelError(
-            f"The node {attempt.nodes[0]} resolves only to {host}, which other nodes can't reach.",
-            "Ask the cluster's administrators for an address of the node in Slurm or in /etc/hosts.",
-        )
 
 
 def tracking_variables(run: Path, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -201,7 +183,7 @@ class RunningAttempt:
         """Return the attempt with the address and the port at which its ranks meet."""
         spec, job, nodes = self._plan.spec, self._setting.slurm_job, state.nodes
         has_devices = any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd"))
-        attempt = Attempt(
+        return Attempt(
             number=state.attempt,
             nodes=nodes,
             addresses=addresses_of(nodes, self._environment, slurm=bool(job)),
@@ -213,8 +195,6 @@ class RunningAttempt:
             gpu_bound=bool(self._gpus) and has_devices,
             join_timeout_s=spec.join_timeout_s,
         )
-        check_attempt(attempt)
-        return attempt
 
     @property
     def endpoint(self) -> str:

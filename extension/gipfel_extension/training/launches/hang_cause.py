@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, pluralize
+from gipfel_cluster.regular_files import modified_ns
 
 from ..flight_recorder import FlightReport, report_of
 from ..flight_recorder.report import name_ranks
@@ -134,15 +135,7 @@ def find_cause(
 
 
 def _without_dump(folder: Path, ranks: tuple[int, ...], since_ns: int) -> list[int]:
-    missing = []
-    for rank in ranks:
-        try:
-            new = (folder / "flight_recorder" / f"rank_{rank}").stat().st_mtime_ns >= since_ns
-        except OSError:
-            new = False
-        if not new:
-            missing.append(rank)
-    return missing
+    return [rank for rank in ranks if modified_ns(folder / "flight_recorder" / f"rank_{rank}") < since_ns]
 
 
 def describe_cause(

@@ -62,11 +62,8 @@ _ERROR = re.compile(
 
 def launch_logs(folder: Path) -> LogFiles:
     """Return the logs of a launch's ranks."""
-    found = {}
-    for path in folder.glob("rank-*.log"):
-        number = path.stem.removeprefix("rank-")
-        if number.isdecimal():
-            found[int(number)] = path
+    numbers = {path: path.stem.removeprefix("rank-") for path in folder.glob("rank-*.log")}
+    found = {int(number): path for path, number in numbers.items() if number.isdecimal()}
     return LogFiles(found, folder / TIMES)
 
 
@@ -316,11 +313,11 @@ def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
 
 def _training_curve(lines: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
     steps = [(time_ns, values["step"]) for time_ns, values in lines if "step" in values]
-    losses = []
-    for number, (_, values) in enumerate(lines):
-        name = next((each for each in _LOSSES if each in values), None)
-        if name is not None:
-            losses.append((values.get("step", float(number)), values[name]))
+    losses = [
+        (values.get("step", float(number)), next(values[name] for name in _LOSSES if name in values))
+        for number, (_, values) in enumerate(lines)
+        if not values.keys().isdisjoint(_LOSSES)
+    ]
     recent = steps[-_RECENT_LINES:]
     steps_per_s = None
     if len(recent) > 1 and recent[-1][0] > recent[0][0] and recent[-1][1] > recent[0][1]:

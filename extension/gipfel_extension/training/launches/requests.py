@@ -17,6 +17,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, pluralize
+from gipfel_cluster.regular_files import modified_ns
 from gipfel_cluster.runs import write_atomically
 
 from ...telemetry.files import read_regular
@@ -217,12 +218,8 @@ def earlier_looks(folder: Path) -> list[Look]:
         names = [each.name for each in (folder / _DIRECTORY).iterdir() if _IDENTIFIER.fullmatch(each.name)]
     except OSError:
         return []
-    found = []
-    for name in sorted(names, key=lambda each: each.split("-")[1:], reverse=True)[:_MOST_LOOKS]:
-        look = find_look(folder, name)
-        if look is not None:
-            found.append(look)
-    return found
+    newest = sorted(names, key=lambda each: each.split("-")[1:], reverse=True)[:_MOST_LOOKS]
+    return [look for name in newest if (look := find_look(folder, name)) is not None]
 
 
 def find_look(folder: Path, identifier: str) -> Look | None:
@@ -239,10 +236,7 @@ def find_look(folder: Path, identifier: str) -> Look | None:
 
 
 def _wait_for_turn(path: Path) -> None:
-    try:
-        age_s = time.time() - path.stat().st_mtime
-    except OSError:
-        return
+    age_s = time.time() - modified_ns(path) / 1e9
     if 0 <= age_s < _TURN_S:
         time.sleep(_TURN_S - age_s)
 

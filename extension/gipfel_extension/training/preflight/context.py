@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -105,10 +106,8 @@ def run_probe(
         return None, str(error)
     lines = read_tail_lines(log, _MAX_LOG_BYTES)
     for line in reversed(lines):
-        try:
+        with suppress(ValidationError):
             return ProbeResult.model_validate_json(line), ""
-        except ValidationError:
-            continue
     problem = problem or next((line for line in reversed(lines) if line.strip()), "")
     return None, problem or f"The container ended with status {status}."
 

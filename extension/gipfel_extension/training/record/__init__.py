@@ -7,6 +7,7 @@ is in ``state.json`` and ``exit.json``, errors of ranks are in ``errors/``, and 
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -167,12 +168,10 @@ def first_failures(folder: Path, attempt: int) -> dict[int, Failure]:
     """Return the first failure after each restart of an attempt, by the number of the restart."""
     found: dict[int, list[Failure]] = {}
     for path in islice((folder / "errors").glob(f"{attempt}-*-*.json"), _MAX_ERRORS):
-        try:
+        with suppress(OSError, ValueError):
             restart = int(path.stem.split("-")[1])
             failure = Failure.model_validate_json(read_regular(path, _MAX_ERROR_BYTES))
             found.setdefault(restart, []).append(failure)
-        except (OSError, ValueError):
-            continue
     return {
         restart: min(each, key=lambda one: (one.is_consequence, one.time_ns))
         for restart, each in found.items()
@@ -209,11 +208,9 @@ def read_rank_records(folder: Path) -> dict[int, RankRecord]:
     """Return the newest record of each rank."""
     found = {}
     for path in islice((folder / "ranks").glob("*.json"), _MAX_RANKS):
-        try:
+        with suppress(OSError, ValidationError):
             note = RankRecord.model_validate_json(read_regular(path, _MAX_BYTES))
-        except (OSError, ValidationError):
-            continue
-        found[note.rank] = note
+            found[note.rank] = note
     return dict(sorted(found.items()))
 
 
