@@ -19,7 +19,7 @@ from gipfel_extension.diagnosis.steps import StepTable
 from gipfel_extension.job.checkpoints import checkpoint_figure, read_checkpoints, storage_quota
 from gipfel_extension.saturation.advice.checkpoint import daly
 from gipfel_extension.saturation.settings import Settings
-from gipfel_extension.server.job_tabs import CheckpointsQuery, checkpoints_document
+from gipfel_extension.server.job_tabs import DarkQuery, checkpoints_document
 from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.sample import SampleTable
 from gipfel_extension.vetting.history.store import History, HistoryEntry, VettingRecord
@@ -277,7 +277,7 @@ def test_command_page_and_figure_show_what_checkpoints_cost(
     document = json.loads(capsys.readouterr().out)
     assert document["cost"]["cost_s"] == pytest.approx(truth, rel=0.05)
     assert len(document["writes"]) == 10
-    page = checkpoints_document(run, CheckpointsQuery())
+    page = checkpoints_document(run, DarkQuery())
     assert [each["step"] for each in page["dips"]] == [each.step for each in writes]
     assert [each["name"] for each in page["checkpoints"]] == [f"step-{writes[-1].step}"]
     assert page["quota"] == "17 of 100 TiB"
@@ -321,7 +321,7 @@ def test_the_interval_is_dalys_by_the_vettings_and_the_history(
     assert known.failure_s == pytest.approx((19 * 86_400 + gpu_s / 2) / 2.5 / 2, rel=0.01)
     assert main(["checkpoints", "alps-17"]) == 0
     assert "your vettings: 2 failures in 19 node days" in capsys.readouterr().out
-    assert "(Daly): one costs" in " ".join(checkpoints_document(run, CheckpointsQuery())["lines"])
+    assert "(Daly): one costs" in " ".join(checkpoints_document(run, DarkQuery())["lines"])
     kept = json.loads((tmp_path / "kept/.history.json").read_text())
     for broken in ({"starts": "x"}, {"starts": 4, "ends": 1, "seconds": 1e300}, {}):
         (tmp_path / "kept/.history.json").write_text(json.dumps(kept | broken))

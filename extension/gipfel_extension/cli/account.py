@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .terminal import examples, report_line
+from .terminal import can_write, examples, report_line
 
 
 @click.command(
@@ -43,20 +43,10 @@ def doctor(*, operator: bool, as_document: bool) -> int:
         click.echo(json.dumps({"ok": examination.ok, **examination.model_dump(mode="json")}))
         return 0 if examination.ok else 1
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for line, status in format_lines(examination, plain=not _writes_marks()):
+    for line, status in format_lines(examination, plain=not can_write("✓✗–→", sys.stdout)):  # noqa: RUF001 - a dash
         colour = status_colour(status) if status and coloured else ""
         click.echo(f"  {click.style(line[2], fg=colour)}{line[3:]}" if colour else line)
     return 0 if examination.ok else 1
-
-
-def _writes_marks() -> bool:
-    try:
-        "✓✗–→".encode(  # noqa: RUF001 - a dash
-            sys.stdout.encoding or "ascii"
-        )
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 @click.command(epilog=examples("gipfel quota", "gipfel quota --json"))

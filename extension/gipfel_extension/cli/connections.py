@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gipfel_cluster.messages import GipfelError
+
 from .completion import complete_runs
 from .terminal import (
     UNREADABLE,
@@ -315,17 +317,18 @@ def topology(run: str, *, here: bool, select: str, layout: str, as_document: boo
 def _of_run(run: str, select: str, layout: str) -> "JobTopology":
     from pydantic import ValidationError  # noqa: PLC0415
 
+    from gipfel_cluster.model import first_problem  # noqa: PLC0415
+
     from ..server.job_tabs import TopologyQuery, topology_of_run  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
     path = resolve_recording(run)
     if not (path / "telemetry").is_dir():
-        raise SourceError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")
+        raise GipfelError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")
     try:
         query = TopologyQuery(select=select, layout=layout)
     except ValidationError as error:
-        raise SourceError(f"--select or --layout is not valid: {error.errors()[0]['msg']}.") from error
+        raise GipfelError(f"--select or --layout is not valid: {first_problem(error)[1]}.") from error
     return topology_of_run(path.resolve(), query)
 
 

@@ -15,10 +15,13 @@ from .data_stage import stage, status
 from .runs import size_text
 from .terminal import (
     INTERRUPTED,
+    PATH,
     LiveTable,
     examples,
     exit_2_if_unreadable,
+    json_option,
     print_lines,
+    replace_unprintable,
     report_line,
     report_lines,
     table_lines,
@@ -30,10 +33,6 @@ if TYPE_CHECKING:
     from ..data.trial_advice import Advice, Demand
 
 
-_path = click.Path(path_type=Path)
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
-)
 _NAMES = {"files": "small files", "squashfs": "squashfs, mounted", "shards": "webdataset shards"}
 
 
@@ -61,10 +60,10 @@ for _command in (fetch, pack, add, remove, stage, status):
 @data.command(
     epilog=examples("gipfel data verify imagenet.sqsh", "gipfel data verify imagenet.sqsh --sample 5")
 )
-@click.argument("image", metavar="FILE.sqsh", type=_path)
+@click.argument("image", metavar="FILE.sqsh", type=PATH)
 @click.option("--sample", "percent", type=click.FloatRange(0, 100, min_open=True), default=100.0,
               metavar="PERCENT", help="Read only this share of the image, chosen at random.")  # fmt: skip
-@_json_option
+@json_option
 @exit_2_if_unreadable
 def verify(*, image: Path, percent: float, as_json: bool) -> int:
     """Check every byte of a packed data set, and that it holds what its manifest says and nothing else.
@@ -92,9 +91,9 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
 
 
 @data.command(epilog=examples("gipfel data show imagenet.sqsh", "gipfel data show imagenet.sqsh --files"))
-@click.argument("image", metavar="FILE.sqsh", type=_path)
+@click.argument("image", metavar="FILE.sqsh", type=PATH)
 @click.option("--files", "list_files", is_flag=True, help="List kind, mode, size and path of every entry.")
-@_json_option
+@json_option
 @exit_2_if_unreadable
 def show(*, image: Path, list_files: bool, as_json: bool) -> int:
     """Show what a packed data set holds, where it came from, and its root hash.
@@ -123,9 +122,9 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
 @data.command(
     epilog=examples("gipfel data diff old.sqsh new.sqsh", "gipfel data diff imagenet.sqsh ~/imagenet")
 )
-@click.argument("first", metavar="FILE|DIR", type=_path)
-@click.argument("second", metavar="FILE|DIR", type=_path)
-@_json_option
+@click.argument("first", metavar="FILE|DIR", type=PATH)
+@click.argument("second", metavar="FILE|DIR", type=PATH)
+@json_option
 @exit_2_if_unreadable
 def diff(*, first: Path, second: Path, as_json: bool) -> int:
     """Compare two data sets by content: A path is added, R removed, M changed.
@@ -144,10 +143,10 @@ def diff(*, first: Path, second: Path, as_json: bool) -> int:
 
 
 @data.command(epilog=examples("gipfel data mount imagenet.sqsh --at /data"))
-@click.argument("image", metavar="FILE.sqsh", type=_path)
+@click.argument("image", metavar="FILE.sqsh", type=PATH)
 @click.option("--at", "destination", default="/data", show_default=True, metavar="PATH",
               help="Where programs in the container find the files.")  # fmt: skip
-@_json_option
+@json_option
 def mount(*, image: Path, destination: str, as_json: bool) -> int:
     """Print the line of an EDF that mounts a packed data set and its layers.
 
@@ -184,12 +183,7 @@ def _summary_lines(summary: "Summary") -> list[str]:
         "name": str((summary.croissant or {}).get("name", "")),
         "root": summary.root,
     }
-    return [_printable(f"{name:<8} {value}") for name, value in values.items() if value]
-
-
-def _printable(text: str) -> str:
-    """Return a text without characters that move the cursor."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return [replace_unprintable(f"{name:<8} {value}") for name, value in values.items() if value]
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:

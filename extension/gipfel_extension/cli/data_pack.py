@@ -11,7 +11,7 @@ import click
 from gipfel_cluster.messages import GipfelError, pluralize
 
 from .runs import size_text
-from .terminal import LiveTable, examples, progress_bar, report_line, report_lines
+from .terminal import PATH, LiveTable, examples, json_option, progress_bar, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..data.options import Plan
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from ..data.source import Source
 
 _REDRAW_S = 0.5
-
-_path = click.Path(path_type=Path)
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
-)
 
 
 @click.command(
@@ -33,10 +28,10 @@ _json_option = click.option(
         "gipfel data pack ~/imagenet imagenet.sqsh         the manifest keeps URLs, hashes and times",
     )
 )
-@click.argument("listed", metavar="LIST", type=_path)
-@click.argument("directory", metavar="DIR", type=_path)
+@click.argument("listed", metavar="LIST", type=PATH)
+@click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--check", is_flag=True, help="Fetch items that are there again, too, and compare them.")
-@_json_option
+@json_option
 def fetch(*, listed: Path, directory: Path, check: bool, as_json: bool) -> int:
     """Fetch the items of a data set by URL, and keep URL, hash and time of each.
 
@@ -76,7 +71,7 @@ def _packing_options(command: Any) -> Any:
                      show_default=True, help="auto stores data that a sample shows to be compressed."),
         click.option("--readers", type=click.IntRange(1, 64), default=8, show_default=True, metavar="N",
                      help="Number of files to read at the same time."),
-        _json_option,
+        json_option,
     ):  # fmt: skip
         command = option(command)
     return command
@@ -91,8 +86,8 @@ def _packing_options(command: Any) -> Any:
         "gipfel data pack /scratch/shards imagenet.sqsh --from webdataset",
     )
 )
-@click.argument("source", metavar="DIR", type=_path)
-@click.argument("target", metavar="OUT.sqsh", type=_path)
+@click.argument("source", metavar="DIR", type=PATH)
+@click.argument("target", metavar="OUT.sqsh", type=PATH)
 @click.option("--replace", is_flag=True, help="Replace OUT.sqsh if it exists.")
 @click.option(
     "--to",
@@ -165,9 +160,9 @@ def pack(
         "gipfel data remove imagenet.sqsh train/n0123/7.jpg", "gipfel data remove imagenet.sqsh person-17"
     )
 )
-@click.argument("image", metavar="FILE.sqsh", type=_path)
+@click.argument("image", metavar="FILE.sqsh", type=PATH)
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
-@_json_option
+@json_option
 def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
     """Remove files and directories from a packed data set, with a tombstone for each in its manifest.
 
@@ -194,8 +189,8 @@ def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
 
 
 @click.command(epilog=examples("gipfel data add /scratch/imagenet.sqsh ~/new-images"))
-@click.argument("image", metavar="FILE.sqsh", type=_path)
-@click.argument("source", metavar="DIR", type=_path)
+@click.argument("image", metavar="FILE.sqsh", type=PATH)
+@click.argument("source", metavar="DIR", type=PATH)
 @_packing_options
 def add(*, image: Path, source: Path, as_json: bool, **options: Any) -> int:
     """Add files to a packed data set, as a layer beside it: FILE.1.sqsh, FILE.2.sqsh and so on.

@@ -14,7 +14,15 @@ import click
 from gipfel_cluster.messages import GipfelError
 
 from .completion import complete_runs
-from .terminal import examples, exit_2_if_unreadable, print_lines, report_checked, report_line, report_lines
+from .terminal import (
+    examples,
+    exit_2_if_unreadable,
+    print_lines,
+    report_checked,
+    report_line,
+    report_lines,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
@@ -334,12 +342,10 @@ def comparison_lines(comparison: "RunComparison") -> Iterator[str]:
         yield from _git_lines(title, row)
 
 
-def _table(heading: str, titles: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+def _table(heading: str, titles: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     table = [(heading, [*titles]), *((name, [*cells]) for name, cells in rows)]
     cut = [[_cut(name), *(_cut(cell) for cell in cells)] for name, cells in table]
-    widths = [max(len(row[column]) for row in cut) for column in range(len(titles) + 1)]
-    for row in cut:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    return table_lines(cut)
 
 
 def _git_lines(title: str, row: "GitRow") -> Iterator[str]:

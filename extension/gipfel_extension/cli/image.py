@@ -11,9 +11,11 @@ import click
 from gipfel_cluster.messages import GipfelError, one_line, pluralize
 
 from .terminal import (
+    PATH,
     UNREADABLE,
     examples,
     exit_2_if_unreadable,
+    json_option,
     print_lines,
     report_line,
     report_lines,
@@ -22,11 +24,6 @@ from .terminal import (
 
 if TYPE_CHECKING:
     from ..images.build import BuildJob, BuildSpec
-
-_path = click.Path(path_type=Path)
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
-)
 
 
 @click.group(
@@ -49,17 +46,15 @@ def image() -> None:
         "gipfel image build . -o /scratch/my.sqsh --partition normal --memory 32G --time 30:00",
     )
 )
-@click.argument("source", metavar="CONTAINERFILE|DIR", type=_path, required=False)
-@click.option("-o", "--output", "target", metavar="NAME.sqsh", type=_path, help="The image to write.")
+@click.argument("source", metavar="CONTAINERFILE|DIR", type=PATH, required=False)
+@click.option("-o", "--output", "target", metavar="NAME.sqsh", type=PATH, help="The image to write.")
 @click.option(
     "--base",
     default="",
     metavar="BASE",
     help="Image of the first FROM: a tar file, .sqsh, directory, OCI archive, or debian:SUITE[,PACKAGE...].",
 )
-@click.option(
-    "--context", type=_path, metavar="DIR", help="Directory of COPY and ADD; by default the file's."
-)
+@click.option("--context", type=PATH, metavar="DIR", help="Directory of COPY and ADD; by default the file's.")
 @click.option(
     "--build-arg", "arguments", multiple=True, metavar="K=V", help="Value of an ARG; it is recorded."
 )
@@ -85,8 +80,8 @@ def image() -> None:
 @click.option("--memory", default="", metavar="M", help="Memory of the job, such as 32G.")
 @click.option("--cpus", default=0, type=click.IntRange(0, 4096), metavar="N", help="CPUs of the job.")
 @click.option("--scheduler", default="", metavar="NAME", help="slurm or local; by default the machine's.")
-@click.option("--continue", "folder", type=_path, hidden=True)
-@_json_option
+@click.option("--continue", "folder", type=PATH, hidden=True)
+@json_option
 def build(
     *,
     source: Path | None,
@@ -162,6 +157,8 @@ def _wait(folder: Path, *, as_json: bool) -> int:
 def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
     from pydantic import ValidationError  # noqa: PLC0415
 
+    from gipfel_cluster.model import first_problem  # noqa: PLC0415
+
     from ..images.build import BuildSpec  # noqa: PLC0415
 
     pairs = dict(each.partition("=")[::2] for each in options["arguments"])
@@ -182,8 +179,7 @@ def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
             job=_job(options),
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise GipfelError(one_line(first["msg"].removeprefix("Value error, ")), "Correct it.") from None
+        raise GipfelError(first_problem(error)[1], "Correct it.") from None
 
 
 def _job(options: dict[str, Any]) -> "BuildJob | None":
@@ -195,8 +191,8 @@ def _job(options: dict[str, Any]) -> "BuildJob | None":
 
 
 @image.command(epilog=examples("gipfel image show my.sqsh", "gipfel image show my.sqsh --json"))
-@click.argument("path", metavar="NAME.sqsh", type=_path)
-@_json_option
+@click.argument("path", metavar="NAME.sqsh", type=PATH)
+@json_option
 @exit_2_if_unreadable
 def show(*, path: Path, as_json: bool) -> int:
     """Show what an image is made of: base, commands, inputs, packages, programs, and who signed it.
@@ -231,14 +227,14 @@ def show(*, path: Path, as_json: bool) -> int:
         "gipfel image verify my.sqsh", "gipfel image verify my.sqsh --signers /etc/gipfel/signers"
     )
 )
-@click.argument("path", metavar="NAME.sqsh", type=_path)
+@click.argument("path", metavar="NAME.sqsh", type=PATH)
 @click.option(
     "--signers",
-    type=_path,
+    type=PATH,
     metavar="FILE",
     help="Allowed signers as in ssh-keygen(1); by default $GIPFEL_IMAGE_SIGNERS, else your own keys.",
 )
-@_json_option
+@json_option
 def verify(*, path: Path, signers: Path | None, as_json: bool) -> int:
     """Check that an image and the files beside it are those that were built, and who signed them.
 
@@ -261,9 +257,9 @@ def verify(*, path: Path, signers: Path | None, as_json: bool) -> int:
 
 
 @image.command(epilog=examples("gipfel image diff old.sqsh new.sqsh"))
-@click.argument("before", metavar="A.sqsh", type=_path)
-@click.argument("after", metavar="B.sqsh", type=_path)
-@_json_option
+@click.argument("before", metavar="A.sqsh", type=PATH)
+@click.argument("after", metavar="B.sqsh", type=PATH)
+@json_option
 def diff(*, before: Path, after: Path, as_json: bool) -> int:
     """Compare the packages of two images, or of bills of materials, and how the images were made.
 
@@ -306,7 +302,7 @@ def clear() -> int:
         "gipfel image build ~/my-environment -o ~/images/my-environment.sqsh",
     ),
 )
-@click.argument("folder", metavar="DIR", type=_path)
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
     "--image", "base", default="", metavar="IMAGE", help="The container's image; by default the run's."
 )
@@ -314,12 +310,12 @@ def clear() -> int:
 @click.option("--python", default="", metavar="P", help="The image's Python; by default the first python3.")
 @click.option(
     "--wheels",
-    type=_path,
+    type=PATH,
     multiple=True,
     metavar="DIR",
     help="Directory that wheels were installed from; by default $PIP_FIND_LINKS.",
 )
-@_json_option
+@json_option
 def save_environment(
     *, folder: Path, base: str, edf: str, python: str, wheels: tuple[Path, ...], as_json: bool
 ) -> int:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_runs
-from .terminal import UNREADABLE, examples, print_lines, report_line, report_lines, table_lines
+from .terminal import (
+    UNREADABLE,
+    examples,
+    print_lines,
+    replace_unprintable,
+    report_line,
+    report_lines,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -124,7 +132,7 @@ def _file_lines(files: "Sequence[FilesRow]") -> list[str]:
 
     rows = [
         [
-            _printable(each.directory),
+            replace_unprintable(each.directory),
             CLASSES.get(each.kind, each.kind),
             f"{each.tier} ({each.filesystem})",
             each.pattern + (", written" if each.written else ""),
@@ -156,7 +164,3 @@ def _ranks(periods: "Sequence[Period]") -> list[dict[str, Any]]:
         {"rank": rank, **{name: round(value / seconds[rank], 3) for name, value in sums[rank].items()}}
         for rank in ordered
     ]
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)

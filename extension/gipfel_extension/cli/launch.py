@@ -11,7 +11,7 @@ from gipfel_cluster.messages import GipfelError
 from gipfel_cluster.process.fork import allow_forks
 
 from .data_stage import stage_of_options, stage_options
-from .terminal import examples, report_line
+from .terminal import current_directory, examples, report_line
 
 if TYPE_CHECKING:
     from ..training.record.spec import LaunchSpec
@@ -234,9 +234,9 @@ def start(**options: Any) -> int:
     made = start_launch(
         build_spec(options),
         os.environ,
-        directory=_here(),
+        directory=current_directory(),
         dry_run=dry_run,
-        on_outcome=_report_preflight_check,
+        on_outcome=lambda outcome: report_line(outcome.line),
         kill_holders=kill_holders,
     )
     if isinstance(made, DryRun):
@@ -270,6 +270,8 @@ def build_spec(options: dict[str, Any], *, code: str = "") -> "LaunchSpec":
         No program is given, or the value of an option is not valid.
     """
     from pydantic import ValidationError  # noqa: PLC0415 - --help can do without it
+
+    from gipfel_cluster.model import first_problem  # noqa: PLC0415
 
     from ..training.record.spec import LaunchSpec, nodes_range, parameter_value  # noqa: PLC0415
 
@@ -307,10 +309,7 @@ def build_spec(options: dict[str, Any], *, code: str = "") -> "LaunchSpec":
             **options,
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        why = f"{where}: " if where else ""
-        why += first["msg"].removeprefix("Value error, ")
+        why = ": ".join(filter(None, first_problem(error)))
         raise GipfelError(f"The launch is not valid: {why}.", "See `gipfel launch --help`.") from None
     except ValueError as error:
         raise click.UsageError(f"{error}.") from None
@@ -382,14 +381,3 @@ def stop(*, which: str) -> int:
     from .launch_view import stop_one  # noqa: PLC0415
 
     return stop_one(which)
-
-
-def _here() -> Path:
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
-
-
-def _report_preflight_check(outcome: Any) -> None:
-    report_line(outcome.line)

@@ -11,7 +11,7 @@ import click
 from gipfel_cluster.messages import one_line
 
 from .completion import complete_runs
-from .terminal import UNREADABLE, examples, report_line, report_lines
+from .terminal import UNREADABLE, examples, print_lines, report_line, report_lines, table_lines
 
 if TYPE_CHECKING:
     from ..tracking import FileSummary, Follower
@@ -195,13 +195,7 @@ def _print(found: list["Series"]) -> None:
         cells = (one_line(each.name), rank, str(each.count), steps, *values, sparkline(each.shape.means()))
         rows.append(((one_line(each.source),) if several else ()) + cells)
     left = len(rows[0]) - len(head) + 1
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        padded = [
-            cell.ljust(width) if index < left or index == len(row) - 1 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  ".join(padded).rstrip())
+    print_lines(table_lines(rows, right=range(left, len(rows[0]) - 1)))
 
 
 @click.command(

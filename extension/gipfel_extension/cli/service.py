@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.messages import GipfelError
 from gipfel_cluster.process.fork import allow_forks
 
-from .service_access import connect, how_to_connect, render, service_error, service_folder, share, token, url
+from .service_access import connect, how_to_connect, render, share, token, url
 from .terminal import examples, report_checked, report_line, report_lines
 from .workloads import logs, ps, stop
 
@@ -139,15 +140,8 @@ def up(
     allow_forks()
     started = start_service(_spec(blueprint, dict(typed), options), os.environ, report_line)
     report_line(f"service {started.id} is submitted (job {started.job_id}); see `gipfel logs {started.id}`")
-    document: dict[str, object] = {"name": started.id, "job_id": started.job_id, "folder": started.folder}
-    if not no_wait:
-        document["url"] = _wait_until_running(started.id)
-        if not as_json:
-            click.echo(document["url"])
-            report_lines(how_to_connect(Path(started.folder)))
-    if as_json:
-        click.echo(json.dumps(document))
-    return 0
+    document = {"name": started.id, "job_id": started.job_id, "folder": started.folder}
+    return _report_start(document, wait=not no_wait, as_json=as_json)
 
 
 @service.command(
@@ -277,12 +271,17 @@ def _up_in_hub(
     chosen = {key: options[key] for key in names if options[key] not in {"", None}}
     source = str(Path(blueprint).expanduser().resolve()) if is_file else blueprint
     hub.start(name, {**chosen, "service": source, "parameters": typed}, report_line, wait=wait)
-    document: dict[str, object] = {"name": name, "folder": str(service_directory(name, os.environ))}
+    document = {"name": name, "folder": str(service_directory(name, os.environ))}
+    return _report_start(document, wait=wait, as_json=as_json)
+
+
+def _report_start(document: dict[str, str], *, wait: bool, as_json: bool) -> int:
+    """Print what was started, with its address if that is to be waited for."""
     if wait:
-        document["url"] = _wait_until_running(name)
+        document["url"] = _wait_until_running(document["name"])
         if not as_json:
             click.echo(document["url"])
-            report_lines(how_to_connect(service_folder(name)))
+            report_lines(how_to_connect(Path(document["folder"])))
     if as_json:
         click.echo(json.dumps(document))
     return 0
@@ -291,6 +290,8 @@ def _up_in_hub(
 def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "ServiceSpec":
     """Return the service to start from the command line."""
     from pydantic import ValidationError  # noqa: PLC0415
+
+    from gipfel_cluster.model import first_problem  # noqa: PLC0415
 
     from ..services.blueprint import Resources, find_blueprint  # noqa: PLC0415
     from ..services.directory import ServiceSpec  # noqa: PLC0415
@@ -313,10 +314,9 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
             directory=str(Path.cwd()),
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise service_error(
-            f"The {field} can't be used: {first['msg']}.", "See `gipfel service up --help`."
+        field, message = first_problem(error)
+        raise GipfelError(
+            f"The {field} can't be used: {message}.", "See `gipfel service up --help`."
         ) from None
 
 
@@ -328,7 +328,7 @@ def _wait_until_running(name: str) -> str:
     while True:
         found = kind.find(name, os.environ)
         if found is None:
-            raise service_error(f"The directory of the service {name} was removed.", "Start it again.")
+            raise GipfelError(f"The directory of the service {name} was removed.", "Start it again.")
         if found.ended or found.state == "running":
             return service_url(Path(found.folder))
         status = f"service {name} is {found.state}. {found.reason}"

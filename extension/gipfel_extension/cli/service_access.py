@@ -111,7 +111,7 @@ def share(*, name: str, user: str, group: str, time: str, end: bool, as_json: bo
         raise click.UsageError("Give --with USER or --group GROUP.")
     hub = hub_services(os.environ)
     if hub is None:
-        raise service_error(
+        raise GipfelError(
             "Only services of a hub can be shared, and no hub's token is here.",
             "Run this in a terminal of a notebook server, or use the hub's page of sessions.",
         )
@@ -152,17 +152,17 @@ def _tunnel_of(name: str) -> tuple[str, str]:
     if slash:
         hub = hub_services(os.environ)
         if hub is None:
-            raise service_error(
+            raise GipfelError(
                 "The hub knows what others share with you, and its token is not here.",
                 "Run this in a terminal of a notebook server.",
             )
         secret, address = hub.token(shared, _CONNECT_TOKEN_S, owner)
         if not address:
-            raise service_error(f"The service {name} is not running.", f"Ask {owner} to start it.")
+            raise GipfelError(f"The service {name} is not running.", f"Ask {owner} to start it.")
         return address, secret
     directory = service_folder(name)
     if not _is_raw(directory):
-        raise service_error(f"The service {name} speaks HTTP.", f"See `gipfel service url {name}`.")
+        raise GipfelError(f"The service {name} speaks HTTP.", f"See `gipfel service url {name}`.")
     return service_url(directory), _access_token(directory, _CONNECT_TOKEN_S)
 
 
@@ -175,7 +175,7 @@ def _access_token(folder: Path, expires_s: int) -> str:
         return read_token(folder)
     hub = hub_services(os.environ)
     if hub is None:
-        raise service_error(
+        raise GipfelError(
             f"The hub gives access to the service {folder.name}, and its token is not here.",
             "Run this in a terminal of a notebook server, or create a token on the hub's page Token.",
         )
@@ -188,7 +188,7 @@ def service_folder(name: str) -> Path:
 
     found = ServiceKind().find(name, os.environ)
     if found is None:
-        raise service_error(f"There is no service {name[:80]!r}.", "See `gipfel service list --all`.")
+        raise GipfelError(f"There is no service {name[:80]!r}.", "See `gipfel service list --all`.")
     return Path(found.folder)
 
 
@@ -226,11 +226,6 @@ def how_to_connect(folder: Path) -> tuple[str, ...]:
         f"it asks for a token, which `gipfel service token {folder.name}` prints",
         f"from another machine: ssh -L {port}:127.0.0.1:{port} {node}, then open it in your browser",
     )
-
-
-def service_error(problem: str, fix: str) -> Exception:
-    """Return a `GipfelError`."""
-    return GipfelError(problem, fix)
 
 
 @click.command(
@@ -305,8 +300,7 @@ def render(
     if as_json:
         click.echo(json.dumps({"name": spec.name, "directory": str(output), "files": list(files)}))
         return 0
-    for name in files:
-        click.echo(str(output / name))
+    print_lines(str(output / name) for name in files)
     if secrets := secret_names(spec):
         keys = " ".join(f"--from-file={each}" for each in secrets)
         space = target.namespace or spec.name
@@ -327,7 +321,9 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
     values = parameter_values(blueprint, typed)
     chosen = options.pop("name") or blueprint.name
     if not re.fullmatch(NAME, chosen):
-        raise _error(f"{chosen[:80]!r} can't be a service's name.", "Use up to 30 of a-z, 0-9 and dashes.")
+        raise GipfelError(
+            f"{chosen[:80]!r} can't be a service's name.", "Use up to 30 of a-z, 0-9 and dashes."
+        )
     edf = options.pop("edf") or blueprint.edf
     return ServiceSpec(name=chosen, blueprint=blueprint, parameters=values, edf=edf)
 
@@ -344,6 +340,8 @@ def _with_storage(spec: "ServiceSpec", options: dict[str, Any]) -> dict[str, Any
 def _target(options: dict[str, Any]) -> "Target":
     from pydantic import ValidationError  # noqa: PLC0415
 
+    from gipfel_cluster.model import first_problem  # noqa: PLC0415
+
     from ..services.kubernetes import Target  # noqa: PLC0415 - pydantic
 
     # 0 is a value, which equals False.
@@ -355,13 +353,14 @@ def _target(options: dict[str, Any]) -> "Target":
     try:
         return Target.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:
-            raise _error(f"It can't be rendered: {message}.", "") from None
-        field = str(first["loc"][0])
+        field, message = first_problem(error)
+        if not field:
+            raise GipfelError(f"It can't be rendered: {message}.") from None
+        field = field.partition(".")[0]
         option = _OPTIONS.get(field, f"--{field.replace('_', '-')}")
-        raise _error(f"{option} can't be used: {message}.", "See `gipfel service render --help`.") from None
+        raise GipfelError(
+            f"{option} can't be used: {message}.", "See `gipfel service render --help`."
+        ) from None
 
 
 def _edf(name: str) -> tuple[str, dict[str, str]]:
@@ -372,12 +371,8 @@ def _edf(name: str) -> tuple[str, dict[str, str]]:
         return "", {}
     edf = load_edf(name, environment=os.environ, directory=Path.cwd())
     if edf.mounts:
-        raise _error(
+        raise GipfelError(
             f"The EDF {edf.name} mounts directories of the cluster's nodes, which pods don't have.",
             "Give an image that has what the service needs: --image NAME@sha256:DIGEST.",
         )
     return edf.image, {key: value for key, value in edf.env.items() if value}
-
-
-def _error(problem: str, fix: str) -> Exception:
-    return GipfelError(problem, fix)

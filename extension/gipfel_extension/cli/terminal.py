@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TextIO
 
 import click
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from gipfel_cluster.workloads.logs import Cursor, LogLine, LogPage
 
 _P = ParamSpec("_P")
+PATH = click.Path(path_type=Path)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+)
 # Escape sequences that control the terminal: CSI, OSC and other strings, and the rest.
 _SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|[\x1b\x9d][\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
@@ -86,6 +90,29 @@ def report_line(line: str, *, progress: bool = False) -> None:
     """
     text = _BREAKS.sub(" ", line).rstrip().encode(errors="replace").decode()
     click.echo(f"gipfel: {text}", err=not (progress and in_notebook_cell()))
+
+
+def current_directory() -> Path:
+    """Return the working directory.
+
+    Raises
+    ------
+    GipfelError
+        It was removed.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
+
+
+def can_write(text: str, stream: TextIO | None) -> bool:
+    """Return whether a stream's encoding has all characters of a text."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def examples(*lines: str) -> str:
@@ -181,6 +208,11 @@ def printable(text: str, *, colours: bool) -> str:
     text = _SEQUENCE.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", text)
     text = _CONTROL.sub("", text) if colours else _CONTROL.sub("", text).replace("\x1b", "")
     return text.encode(errors="replace").decode()
+
+
+def replace_unprintable(text: str) -> str:
+    """Return a text in which a question mark replaces each character that can't be printed."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def shorten(text: str) -> str:

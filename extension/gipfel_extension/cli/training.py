@@ -13,7 +13,15 @@ from gipfel_cluster.messages import GipfelError
 
 from .completion import complete_runs
 from .runs import size_text
-from .terminal import UNREADABLE, examples, print_lines, report_line, report_lines, table_lines
+from .terminal import (
+    UNREADABLE,
+    examples,
+    print_lines,
+    replace_unprintable,
+    report_line,
+    report_lines,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from ..data.checkpoints import Checkpoint
@@ -96,6 +104,8 @@ def plan(*, model: float | None, as_document: bool, **options: Any) -> int:
 def _model(size: float | None, shape: dict[str, int | None], more: dict[str, Any]) -> Any:
     from pydantic import ValidationError  # noqa: PLC0415
 
+    from gipfel_cluster.model import first_problem  # noqa: PLC0415
+
     from ..training.layout_plan import Transformer  # noqa: PLC0415
 
     given = {name: value for name, value in shape.items() if value is not None}
@@ -108,7 +118,7 @@ def _model(size: float | None, shape: dict[str, int | None], more: dict[str, Any
     try:
         return Transformer.model_validate(given | more)
     except ValidationError as error:
-        why = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
+        why = first_problem(error)[1]
         raise GipfelError(f"The transformer is not valid: {why}.", "See `gipfel plan --help`.") from None
 
 
@@ -199,10 +209,7 @@ def _print(report: "CheckpointReport") -> None:
     for each in report.checkpoints:
         other = f"has other tensors than {report.others[each.path]}" if each.path in report.others else ""
         rows.append(_row(each, [each.problem, other, "deletable" if each.path in report.old else ""]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows if report.checkpoints else ():
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    print_lines(table_lines(rows) if report.checkpoints else ())
     if report.cost is not None:
         _print_dips(report)
     print_lines(report.sentences())
@@ -236,10 +243,8 @@ def _time_text(time_ns: int) -> str:
 
 
 def _row(checkpoint: "Checkpoint", notes: list[str]) -> tuple[str, ...]:
-    name = "".join(each if each.isprintable() else "?" for each in checkpoint.path.name)
-    time = "-"
-    if checkpoint.time_ns is not None:
-        time = _time_text(checkpoint.time_ns)
+    name = replace_unprintable(checkpoint.path.name)
+    time = "-" if checkpoint.time_ns is None else _time_text(checkpoint.time_ns)
     waited, wrote = (
         "-" if seconds is None else f"{seconds:.2f} s" for seconds in (checkpoint.stall_s, checkpoint.write_s)
     )

@@ -14,7 +14,7 @@ import click
 
 from gipfel_cluster.messages import GipfelError, pluralize
 
-from .terminal import examples, print_lines, report_line, report_lines
+from .terminal import can_write, current_directory, examples, print_lines, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..vetting.protocol import VettingProtocol
@@ -193,7 +193,7 @@ def _load(name: str) -> "VettingProtocol | None":
     from ..vetting.protocol_files import find_protocol  # noqa: PLC0415
 
     try:
-        return find_protocol(name, directory=_here(), environment=os.environ)
+        return find_protocol(name, directory=current_directory(), environment=os.environ)
     except GipfelError as error:
         report_line(str(error))
         return None
@@ -209,13 +209,6 @@ def _seconds(text: str) -> float:
     if seconds < 0:
         raise click.UsageError("--skip-vetted can't be negative.")
     return seconds
-
-
-def _here() -> Path:
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
 
 
 def _vet(options: "VettingOptions", place: "Location", json_file: str) -> int:
@@ -250,7 +243,7 @@ def _list() -> int:
     from ..vetting.protocol_files import find_protocol, known_protocols  # noqa: PLC0415
 
     click.echo("Protocols:")
-    here = _here()
+    here = current_directory()
     for name, where in known_protocols(os.environ).items():
         click.echo(
             f"  {name:<12} {find_protocol(name, directory=here, environment=os.environ).description or where}"
@@ -334,7 +327,7 @@ def table_for(*, stdout: bool) -> "Table":
     live = _is_terminal(stream)
     width = min(WIDTH, shutil.get_terminal_size().columns - 1) if live else WIDTH
     color = live and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return Table(color=color, plain=not _writes("✓◐", stream), width=width)
+    return Table(color=color, plain=not can_write("✓◐", stream), width=width)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
@@ -342,11 +335,3 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:
         return False
-
-
-def _writes(text: str, stream: TextIO | None) -> bool:
-    try:
-        text.encode(getattr(stream, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -17,6 +17,7 @@ from .data_stage import stage_of_options, stage_options
 from .terminal import (
     INTERRUPTED,
     Status,
+    current_directory,
     examples,
     follow_logs,
     in_notebook_cell,
@@ -26,6 +27,7 @@ from .terminal import (
     report_line,
     report_lines,
     shorten,
+    table_lines,
 )
 
 if TYPE_CHECKING:
@@ -174,14 +176,10 @@ def _planned(options: dict[str, Any]) -> "NotebookJob":
     from ..training.batch import NotebookOptions, plan_notebook_job  # noqa: PLC0415
     from .launch import gate_of_options  # noqa: PLC0415
 
-    try:
-        directory = Path.cwd()
-    except OSError as error:
-        raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
     options["network"] = gate_of_options(options)
     options["stage"] = stage_of_options(options)
     notebook_options = NotebookOptions.model_validate(options)
-    return plan_notebook_job(notebook_options, environment=os.environ, directory=directory)
+    return plan_notebook_job(notebook_options, environment=os.environ, directory=current_directory())
 
 
 def _show(job: "NotebookJob", *, as_document: bool) -> int:
@@ -341,14 +339,13 @@ def _workloads() -> "Workloads":
 def _table(workloads: "tuple[Workload, ...]") -> list[str]:
     if not workloads:
         return []
-    widths = [max(len(name), *(len(getattr(each, name)) for each in workloads)) for name in ("id", "kind")]
-    lines = [f"{'ID':<{widths[0]}}  {'KIND':<{widths[1]}}  {'STATE':<10}  {'AGE':>6}  WHAT"]
+    rows = [("ID", "KIND", "STATE", "AGE", "WHAT")]
     for each in workloads:
         why = f"; {' '.join(each.reason.split())}" if each.reason else ""
         what = shorten(f"{each.title or each.name}{why}")
         age = _age(each.started_ns or each.created_ns, each.ended_ns)
-        lines.append(f"{each.id:<{widths[0]}}  {each.kind:<{widths[1]}}  {each.state:<10}  {age:>6}  {what}")
-    return lines
+        rows.append((each.id, each.kind, each.state, age, what))
+    return table_lines(rows, right=(3,))
 
 
 def _age(start_ns: int, end_ns: int | None) -> str:
