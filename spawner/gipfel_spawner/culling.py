@@ -13,10 +13,10 @@ import os
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gipfel_cluster.job.hub import open_hub
 from gipfel_cluster.process.tree import end_with_parent
 
 _ANSWER_S = 60.0
@@ -35,10 +35,7 @@ class Culler:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._url = environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/servers"
-        self._token = environment["JUPYTERHUB_API_TOKEN"]
-        # The hub is reached directly, even if the environment names a proxy for the internet.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._environment = environment
 
     def cull(self) -> tuple[str, ...]:
         """Stop the servers that are due, and return their names as ``user/server``.
@@ -48,13 +45,13 @@ class Culler:
         OSError
             The hub did not answer or refused to list its servers.
         """
-        due = [each for each in self._call("")["servers"] if each["cull_due"]]
+        due = [each for each in self._call("GET", "")["servers"] if each["cull_due"]]
         return tuple(name for each in due if (name := self._stop(each)))
 
     def _stop(self, server: Mapping[str, Any]) -> str:
         name = f"{server['user']}/{server['server']}".rstrip("/")
         try:
-            self._call("/stop", {"user": server["user"], "server": server["server"], "idle": True})
+            self._call("POST", "/stop", {"user": server["user"], "server": server["server"], "idle": True})
         except urllib.error.HTTPError as error:
             # The server was used again after it was listed, or has ended.
             _log.info("%s is not stopped: %s", name, error)
@@ -62,13 +59,9 @@ class Culler:
         _log.warning("%s was idle for %d min and is stopped.", name, (server["idle_s"] or 0) // 60)
         return name
 
-    def _call(self, path: str, content: object = None) -> Any:
-        request = urllib.request.Request(  # noqa: S310 - the hub's own address, from the hub
-            self._url + path,
-            data=None if content is None else json.dumps(content).encode(),
-            headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
-        )
-        with self._opener.open(request, timeout=_ANSWER_S) as answer:
+    def _call(self, method: str, path: str, content: object = None) -> Any:
+        path = f"/gipfel/servers{path}"
+        with open_hub(method, path, content, self._environment, limit_s=_ANSWER_S) as answer:
             return json.load(answer)
 
 

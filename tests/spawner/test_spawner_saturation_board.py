@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_spawner.handlers.usage import SaturationCache, SharedSaturation
+from gipfel_spawner.handlers.usage import ServerAnswers, SharedSaturation
 
 GOOD = {"shared": True, "score": 61.5, "bottleneck": "compute", "gpus": 4, "seconds": 600.0}
 
@@ -19,9 +19,13 @@ def server(name: str) -> Any:
     return SimpleNamespace(user=user, name="", ready=True, server=object(), user_options={})
 
 
+def board_of(answer: Any) -> ServerAnswers[SharedSaturation]:
+    return ServerAnswers(logging.getLogger("test"), SharedSaturation, answer, "test")
+
+
 def look(answer: Any, *names: str) -> Any:
     async def run() -> Any:
-        return await SaturationCache(logging.getLogger("test"), answer).read(map(server, names))
+        return await board_of(answer).read(map(server, names))
 
     return asyncio.run(run())
 
@@ -72,7 +76,7 @@ def test_a_server_is_asked_once_a_minute_however_often_the_page_is_opened() -> N
         return json.dumps(GOOD).encode()
 
     async def run() -> None:
-        board = SaturationCache(logging.getLogger("test"), answer)
+        board = board_of(answer)
         for _ in range(3):
             assert len(await board.read([server("ada")])) == 1
 
@@ -88,7 +92,7 @@ def test_a_server_that_fails_is_not_asked_again_at_once() -> None:
         raise OSError("It is busy.")
 
     async def run() -> None:
-        board = SaturationCache(logging.getLogger("test"), answer)
+        board = board_of(answer)
         for _ in range(3):
             assert await board.read([server("ada")]) == {}
 
@@ -109,7 +113,7 @@ def test_a_server_that_stops_while_its_request_waits_is_unknown() -> None:
 
     async def run() -> Any:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-        board = SaturationCache(logging.getLogger("test"), answer)
+        board = board_of(answer)
         found = await board.read([*(server(f"user{number}") for number in range(16)), stopping])
         gc.collect()
         return found
@@ -130,7 +134,7 @@ def test_a_service_is_not_asked() -> None:
     service.user_options = {"service": "files"}
 
     async def run() -> None:
-        await SaturationCache(logging.getLogger("test"), answer).read([service, server("bob")])
+        await board_of(answer).read([service, server("bob")])
 
     asyncio.run(run())
     assert asked == ["bob"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .terminal import can_write, examples, report_line
+from .terminal import can_write, examples, print_json, report_line
 
 
 @click.command(
@@ -69,8 +69,7 @@ def quota(*, as_json: bool) -> int:
     if as_json:
         document = None if found is None else found.model_dump(mode="json")
         energy = recorded_energy(os.environ, now)
-        click.echo(json.dumps({"scheduler": document, "energy": energy, "storage": storage}))
-        return 0
+        return print_json({"scheduler": document, "energy": energy, "storage": storage})
     if found is None:
         click.echo("There is no Slurm here: jobs run on this machine without limits.")
     for section in own_sections(found, os.environ, now):

@@ -1,6 +1,5 @@
 """``gipfel net``, ``communication`` and ``topology``: how ranks are connected, and what they exchange."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from .terminal import (
     UNREADABLE,
     examples,
     exit_2_if_unreadable,
+    print_json,
     print_lines,
     printable,
     report_line,
@@ -93,8 +93,7 @@ def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as
             "closed": gate.closed,
             "notes": list(notes),
         }
-        click.echo(json.dumps(document))
-        return 0
+        return print_json(document)
     names = {(row.address, row.port): row.name for row in gate.rows if row.allowed}
     for line in (*_gate_lines(gate), *_lines(rows, names)):
         # Names of programs and destinations come from programs, so they may contain control characters.

@@ -20,6 +20,7 @@ from .terminal import (
     examples,
     exit_2_if_unreadable,
     json_option,
+    print_json,
     print_lines,
     replace_unprintable,
     report_line,
@@ -109,8 +110,7 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
     if as_json:
         document = summary.model_dump(mode="json", exclude={"chunks"})
         listed = [json.loads(each.line()) for each in entries.values()]
-        click.echo(json.dumps(document | ({"entries": listed} if list_files else {})))
-        return 0
+        return print_json(document | ({"entries": listed} if list_files else {}))
     print_lines(_summary_lines(summary))
     print_lines(
         f"{entry.kind:<9} {entry.mode:04o} {entry.size:>12}  {display_path(entry.path)}"

@@ -11,7 +11,16 @@ import click
 from gipfel_cluster.messages import GipfelError, pluralize
 
 from .runs import size_text
-from .terminal import PATH, LiveTable, examples, json_option, progress_bar, report_line, report_lines
+from .terminal import (
+    PATH,
+    LiveTable,
+    examples,
+    json_option,
+    print_json,
+    progress_bar,
+    report_line,
+    report_lines,
+)
 
 if TYPE_CHECKING:
     from ..data.options import Plan
@@ -247,8 +256,7 @@ def _write_shards(source: Path, target: Path, shard_size: int, readers: int, *, 
     )
     progress.finish()
     if as_json:
-        click.echo(json.dumps({"directory": str(target), **index.model_dump(mode="json", by_alias=True)}))
-        return 0
+        return print_json({"directory": str(target), **index.model_dump(mode="json", by_alias=True)})
     samples = sum(each.nsamples for each in index.shardlist)
     files, shards = pluralize(index.files, "file"), pluralize(len(index.shardlist), "shard")
     click.echo(f"{target}: {files}, {pluralize(samples, 'sample')} in {shards}")

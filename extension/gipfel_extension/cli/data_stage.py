@@ -14,7 +14,16 @@ from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.staged import OBJECTS
 
 from .runs import size_text
-from .terminal import INTERRUPTED, LiveTable, examples, print_lines, progress_bar, report_line, table_lines
+from .terminal import (
+    INTERRUPTED,
+    LiveTable,
+    examples,
+    print_json,
+    print_lines,
+    progress_bar,
+    report_line,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from ..data.stage.model import NodeCopy, StageSpec, TransferState
@@ -274,8 +283,7 @@ def status(*, as_json: bool) -> int:
         where = {name: str(each) if each else None for name, each in places.items()}
         here = [{"tier": tier, **each._asdict(), "current": each.is_current()} for tier, each in local]
         document = {name: state.model_dump(mode="json") for name, state in stagings.items()}
-        click.echo(json.dumps({"stagings": document, "node": here, "classes": where}))
-        return 0
+        return print_json({"stagings": document, "node": here, "classes": where})
     rows = [["TRANSFER", "NODE", "TIER", "STATE", "SIZE", "DATA"]]
     for name, state in stagings.items():
         names = ", ".join(state.data)

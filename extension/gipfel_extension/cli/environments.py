@@ -11,7 +11,7 @@ import click
 
 from gipfel_cluster.messages import GipfelError
 
-from .terminal import examples, report_line, report_lines
+from .terminal import examples, print_json, report_line, report_lines
 
 if TYPE_CHECKING:
     from gipfel_cluster.edf import Dialect, Resolution
@@ -195,8 +195,7 @@ def render(name: str, command: tuple[str, ...], *, engine: str, as_document: boo
     added = {name: value for name, value in invocation.environment.items() if os.environ.get(name) != value}
     if as_document:
         document = {"argv": invocation.argv, "environment": added, "notes": notes}
-        click.echo(json.dumps(document))
-        return 0
+        return print_json(document)
     report_lines(notes)
     variables = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
     click.echo(" ".join([*variables, shlex.join(invocation.argv)]))
@@ -289,8 +288,7 @@ def list_kernels(*, as_document: bool) -> int:
             {"name": name, "display_name": spec.display_name, **spec.origin.model_dump()}
             for name, spec in found
         ]
-        click.echo(json.dumps(rows))
-        return 0
+        return print_json(rows)
     for name, spec in found:
         click.echo(f"{name}\t{spec.display_name}\t{spec.origin}")
     if not found:

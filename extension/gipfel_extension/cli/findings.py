@@ -17,6 +17,7 @@ from .completion import complete_runs
 from .terminal import (
     examples,
     exit_2_if_unreadable,
+    print_json,
     print_lines,
     report_checked,
     report_line,
@@ -235,8 +236,7 @@ def run_rules(run: str, *, files: tuple[Path, ...], save: bool, as_document: boo
         notes = (*notes, f"{added} of {len(hits)} hits were added to the events of {path.name}.")
     report_lines(notes)
     if as_document:
-        click.echo(json.dumps({"rules": len(chosen), "hits": [hit.to_json() for hit in hits]}))
-        return 0
+        return print_json({"rules": len(chosen), "hits": [hit.to_json() for hit in hits]})
     for hit in hits:
         _print_hit(hit)
     if not hits:

@@ -16,6 +16,7 @@ from .terminal import (
     examples,
     exit_2_if_unreadable,
     json_option,
+    print_json,
     print_lines,
     report_line,
     report_lines,
@@ -208,8 +209,7 @@ def show(*, path: Path, as_json: bool) -> int:
             "subjects": [each.model_dump() for each in subjects],
             "verification": verification.model_dump(),
         }
-        click.echo(json.dumps(document))
-        return 0
+        return print_json(document)
     signed = f"signed by {verification.signer}" if verification.signer else verification.reason
     click.echo(f"{path.name}: {verification.verdict}, {signed}")
     programs = ", ".join(f"{name} {number}" for name, number in sorted(record.tools.items()))

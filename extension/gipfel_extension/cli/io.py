@@ -1,6 +1,5 @@
 """``gipfel io``: input and output of a run by file system and access pattern, and file system latency."""
 
-import json
 import textwrap
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from .completion import complete_runs
 from .terminal import (
     UNREADABLE,
     examples,
+    print_json,
     print_lines,
     replace_unprintable,
     report_line,
@@ -62,8 +62,7 @@ def io(recording: str, *, as_document: bool) -> int:
         report_line("This run has no record of its files. It is made while a job runs, on Linux.")
         return 1
     if as_document:
-        click.echo(json.dumps(_document(report)))
-        return 0
+        return print_json(_document(report))
     print_lines(_lines(report))
     report_lines(report.notes)
     return 0

@@ -1,6 +1,5 @@
 """Output of `gipfel launch`: lists of launches, one launch, logs with the rank at the start of each line."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ..training.record import LaunchState, find_folder, known_folders
 from .terminal import (
     Status,
     follow_logs,
+    print_json,
     print_line,
     print_lines,
     print_logs,
@@ -69,8 +69,7 @@ def show_list(*, all_runs: bool, as_json: bool) -> int:
         except GipfelError as error:
             report_line(f"{folder.name} can't be read: {error}")
     if as_json:
-        click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
-        return 0
+        return print_json([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states])
     for folder, state in states:
         click.echo(row(folder, state, all_runs=all_runs))
     if not folders:
@@ -94,8 +93,7 @@ def show_one(which: str, *, as_json: bool) -> int:
             "dumps": {rank: str(rank_file(launch.folder, "dump", rank)) for rank in dumps},
             "viewer": TRACE_VIEWER,
         }
-        click.echo(json.dumps(content))
-        return 0
+        return print_json(content)
     click.echo(launch.started_command or launch.command, nl=False)
     click.echo(_headline(state))
     for rank, note in launch.ranks.items():

@@ -11,7 +11,7 @@ import click
 
 from gipfel_cluster.messages import GipfelError, pluralize
 
-from .terminal import examples, print_lines, report_line, report_lines
+from .terminal import examples, print_json, print_lines, report_line, report_lines
 
 if TYPE_CHECKING:
     from gipfel_cluster.notify import NotifySettings
@@ -253,8 +253,7 @@ def track(
         client.close()
     if as_json:
         documents = [{**each.model_dump(), "url": each.url} for each in tracked]
-        click.echo(json.dumps(documents if pending else documents[0]))
-        return 0
+        return print_json(documents if pending else documents[0])
     for each in tracked:
         report_lines(f"not uploaded: {line}" for line in each.skipped)
         click.echo(each.url)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -340,16 +341,10 @@ def _end(run: "RecordedRun | None", recorder: "CommandRecorder | None", status: 
 
         close_run(run.path, os.environ, limit_s=_SCORE_S)
         track_runs(os.environ)
-        hint = f"`gipfel score {_quote(run.path)}` shows its score"
+        hint = f"`gipfel score {shlex.quote(str(run.path))}` shows its score"
         files = (run.path / "telemetry").glob("*")
         recorded = any(each.suffix in {".arrows", ".parquet"} for each in files)
         _say(f"the record of this run is {run.path}; {hint if recorded else 'it has no samples'}")
-
-
-def _quote(path: Path) -> str:
-    import shlex  # noqa: PLC0415
-
-    return shlex.quote(str(path))
 
 
 def _say(line: str) -> None:

@@ -1,6 +1,5 @@
 """``gipfel runs``: the table of runs, the facts about one, their names, tags and pins, and removal."""
 
-import json
 import os
 import re
 import time
@@ -13,7 +12,7 @@ import click
 from gipfel_cluster.messages import GipfelError, pluralize
 
 from .completion import complete_runs
-from .terminal import examples, print_lines, report_line, table_lines
+from .terminal import examples, print_json, print_lines, report_line, table_lines
 
 if TYPE_CHECKING:
     from gipfel_cluster.workloads.run_folders import Run
@@ -206,8 +205,7 @@ def list_(
     given += [Condition("pinned", "=", "yes")] if pinned else []
     found = run_table(os.environ, conditions=given, sort=sort, descending=reverse, max_rows=limit)
     if as_json:
-        click.echo(json.dumps([each.model_dump(mode="json") for each in found]))
-        return 0
+        return print_json([each.model_dump(mode="json") for each in found])
     print_lines(run_lines(found))
     if found:
         count = pluralize(len(found), "run")

@@ -134,7 +134,6 @@ def _save(scored: "ScoredRun") -> None:
 
 def _environment(path: Path) -> str:
     """Return the name of a run's environment; empty if it is not recorded."""
-    from ..telemetry.files import read_record_file  # noqa: PLC0415 - numpy, which --help can do without
+    from ..telemetry.files import edf_name, read_record_file  # noqa: PLC0415 - numpy, which --help can do without
 
-    edf = read_record_file(path).get("edf")
-    return str(edf.get("name", "")) if isinstance(edf, dict) else ""
+    return edf_name(read_record_file(path))

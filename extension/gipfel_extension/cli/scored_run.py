@@ -30,7 +30,7 @@ from ..telemetry.figures.run_figures import gpu_figure, host_figure, job_figure,
 from ..telemetry.figures.score_figures import score_figure, shares_figure
 from ..telemetry.figures.stack import with_events, with_time_range
 from ..telemetry.figures.static_html import Html, tag
-from ..telemetry.files import read_record_file
+from ..telemetry.files import edf_name, read_record_file
 from ..telemetry.imports import Recording, open_recording
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import Overview
@@ -183,8 +183,7 @@ def build_content(scored: ScoredRun) -> ReportContent:
     """Return the content of a run's report."""
     record = read_record_file(scored.path)
     events = read_events(scored.path / "telemetry")
-    edf = record.get("edf")
-    environment = str(edf.get("name", "")) if isinstance(edf, dict) else ""
+    environment = edf_name(record)
     return ReportContent(
         heading(scored.job, environment=environment, width=_WIDTH),
         " ".join(recording_line(scored.job, scored.recording.label, width=_WIDTH)),

@@ -1,6 +1,5 @@
 """``gipfel service url/token/connect/share/render``: how a service is reached, and its Kubernetes objects."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ import click
 
 from gipfel_cluster.messages import GipfelError
 
-from .terminal import examples, print_lines, report_line, report_lines
+from .terminal import examples, print_json, print_lines, report_line, report_lines
 
 if TYPE_CHECKING:
     from ..services.directory import ServiceSpec
@@ -122,8 +121,7 @@ def share(*, name: str, user: str, group: str, time: str, end: bool, as_json: bo
         seconds=0 if end else _share_seconds(time),
     )
     if as_json:
-        click.echo(json.dumps(answer))
-        return 0
+        return print_json(answer)
     print_lines(
         f"{each['kind']} {each['name']}  until {each['expires'] or 'you end it'}" for each in answer["shares"]
     )
@@ -298,8 +296,7 @@ def render(
     files = render_files(spec, target, edf_image=image, variables=variables)
     write_manifests(files, output)
     if as_json:
-        click.echo(json.dumps({"name": spec.name, "directory": str(output), "files": list(files)}))
-        return 0
+        return print_json({"name": spec.name, "directory": str(output), "files": list(files)})
     print_lines(str(output / name) for name in files)
     if secrets := secret_names(spec):
         keys = " ".join(f"--from-file={each}" for each in secrets)

@@ -134,6 +134,12 @@ def exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
     return run
 
 
+def print_json(document: object) -> int:
+    """Print a document as JSON on stdout, and return exit status 0."""
+    click.echo(json.dumps(document))
+    return 0
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines on stdout."""
     for line in lines:

@@ -21,6 +21,7 @@ from .terminal import (
     examples,
     follow_logs,
     in_notebook_cell,
+    print_json,
     print_line,
     print_lines,
     print_logs,
@@ -241,8 +242,7 @@ def ps(*, ended: bool, kind: str, as_json: bool) -> int:
         raise GipfelError(f"There is no kind {kind!r}.", f"Choose one of {', '.join(found.kinds)}.")
     listed = found.list(ended=ended, kind=kind)
     if as_json:
-        click.echo(json.dumps([each.model_dump(mode="json") for each in listed]))
-        return 0
+        return print_json([each.model_dump(mode="json") for each in listed])
     print_lines(_table(listed))
     if not listed:
         report_line(

@@ -23,6 +23,7 @@ from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm_site import PARTITION_FIELDS, parse_associations, parse_partitions
 
+from ..telemetry.files import edf_name
 from .examine import Finding, Machine, ProbeTopic
 
 SLURM = ProbeTopic(name="Slurm", group="Cluster")
@@ -144,11 +145,10 @@ def job(machine: Machine) -> Finding:
     if not variables.get("GIPFEL_RUN"):
         return JOB.ok(f"{job_id} on {node}, not started by Gipfel.")
     record = read_record(machine)
-    edf = record.get("edf")
-    name = str(edf.get("name", "")) if isinstance(edf, dict) else ""
     where = "without a container"
     if machine.in_container:
-        where = f"in the container of {name or 'its EDF'}, started by {variables['GIPFEL_ENGINE']}"
+        edf = edf_name(record) or "its EDF"
+        where = f"in the container of {edf}, started by {variables['GIPFEL_ENGINE']}"
     nodes = record.get("nodes")
     count = f"{len(nodes)} nodes, " if isinstance(nodes, list) and len(nodes) > 1 else ""
     return JOB.ok(f"{job_id} on {node}, {count}{where}.")

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen, one_line
 
-from ..telemetry.files import read_record_file
+from ..telemetry.files import edf_name, read_record_file
 
 _SECONDS = 15.0
 _MAX_BYTES = 1 << 14
@@ -205,8 +205,7 @@ def find_image_python(path: str, runtime: Path) -> str | None:
 
 def _image_name(environment: Mapping[str, str]) -> str:
     """Return the name of the EDF in the run's record; ``image`` without one."""
-    edf = read_record_file(Path(environment.get("GIPFEL_RUN", ""))).get("edf")
-    return str(edf["name"]) if isinstance(edf, dict) and "name" in edf else "image"
+    return edf_name(read_record_file(Path(environment.get("GIPFEL_RUN", "")))) or "image"
 
 
 def write_kernel(data: Path, name: str, display_name: str, argv: list[str]) -> None:

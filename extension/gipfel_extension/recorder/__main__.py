@@ -23,7 +23,7 @@ from ..tracking.run_metrics import MetricsDirectory
 from ..tracking.text_formats import PatternError
 from .job_processes import NetworkMonitor
 from .journal import Journal
-from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
+from .loop import MetricsFollower, Recorder, TickSink
 from .metric_files import MetricsFile, OpenFiles
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         publisher=_publisher(options, recorder_name.name),
         senders=_head_senders(options, environment),
         clock=clock,
-        metrics=_metrics_follower(options, node, clock, environment),
+        metrics=_metrics_followers(options, node, clock, environment),
         environment=environment,
         score=None if fine is None else _score_parts(),
         rules=None if options.no_rules else lambda: load_rules(environment),
@@ -244,9 +244,9 @@ def _storage_monitor(
     )
 
 
-def _metrics_follower(
+def _metrics_followers(
     options: argparse.Namespace, node: str, clock: Clock, environment: Mapping[str, str]
-) -> MetricsFollower | None:
+) -> list[MetricsFollower]:
     run = options.telemetry.parent
     named = options.metrics if options.metrics_since is not None else None
     followers: list[MetricsFollower] = []
@@ -272,7 +272,7 @@ def _metrics_follower(
         from ..topology.cluster import ClusterRecorder  # noqa: PLC0415 - slow, for one node
 
         followers.append(ClusterRecorder(run, environment))
-    return MetricsFollowers(followers) if followers else None
+    return followers
 
 
 def _parser() -> argparse.ArgumentParser:

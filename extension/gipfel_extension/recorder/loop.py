@@ -54,23 +54,6 @@ class MetricsFollower(Protocol):
         ...
 
 
-class MetricsFollowers:
-    """Several followers, combined into one."""
-
-    def __init__(self, followers: Sequence[MetricsFollower]) -> None:
-        self._followers = followers
-
-    def poll(self) -> None:
-        """Take what is new."""
-        for each in self._followers:
-            each.poll()
-
-    def close(self) -> None:
-        """Take what was written up to now."""
-        for each in self._followers:
-            each.close()
-
-
 class Recorder:
     """The recorder of one node: reads sources at multiples of their interval, writes and publishes samples.
 
@@ -101,7 +84,7 @@ class Recorder:
         publisher: TickSink | None = None,
         senders: Sequence[TickSink] = (),
         clock: Clock | None = None,
-        metrics: MetricsFollower | None = None,
+        metrics: Sequence[MetricsFollower] = (),
         environment: Mapping[str, str] = os.environ,
         score: ScoreParts | None = None,
         rules: Callable[[], list[Rule]] | None = None,
@@ -203,9 +186,9 @@ class Recorder:
             self._fine.finish()
         self._writer.flush()
         self._writer.finish()
-        if self._metrics is not None:
+        for follower in self._metrics:
             with self.journal.log_errors("metrics file"):
-                self._metrics.close()
+                follower.close()
         if self._network is not None:
             self._network.close()
         if self._storage is not None:
@@ -247,9 +230,9 @@ class Recorder:
         if self._rules is not None:
             with self.journal.log_errors("values for rules"):
                 self._rules.check(samples, self._clock.time_ns())
-        if self._metrics is not None:
+        for follower in self._metrics:
             with self.journal.log_errors("metrics file"):
-                self._metrics.poll()
+                follower.poll()
         if self._network is not None:
             with self.journal.log_errors("connections"):
                 self._network.check()

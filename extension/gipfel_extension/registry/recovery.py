@@ -83,7 +83,7 @@ class Recovery:
             vouched_only = bool(self.case_refusal_now(session))
             return nodes_with_evidence(session, cluster, existing, vouched_only=vouched_only)
 
-        await self.apply_rules(cluster, await self._in_thread(query))
+        await self.apply_rules(cluster, await self.query(query))
 
     async def apply_rules(self, cluster: str, nodes: Iterable[str]) -> None:
         """Apply the rules to these nodes now, and perform the steps that need no approval."""
@@ -116,15 +116,15 @@ class Recovery:
             There is no such step, it is already decided, or a limit refuses it; then it keeps waiting.
         """
         async with self._lock:
-            step = await self._in_thread(lambda session: self._pending_step(session, step_id))
+            step = await self.query(lambda session: self._pending_step(session, step_id))
             if decision == "dismiss":
-                done = await self._in_thread(lambda session: self._dismiss(session, step_id, by))
+                done = await self.query(lambda session: self._dismiss(session, step_id, by))
             else:
                 try:
                     state, outcome = await self._perform(step)
                 except GipfelError as error:
                     detail = f"{step.action} refused: {error}"
-                    await self._in_thread(
+                    await self.query(
                         lambda session: _record_attempt(session, step_id, detail, by, self._clock())
                     )
                     raise
@@ -138,7 +138,7 @@ class Recovery:
         rules = list(self._rules.values())
         while rules:
             propose = partial(self._propose, rules=rules, cluster=cluster, node=node)
-            proposed = await self._in_thread(propose)
+            proposed = await self.query(propose)
             rules = [rule for rule, step in proposed if await self._perform_without_approval(rule, step)]
 
     async def _perform_without_approval(self, rule: Rule, step: StepView) -> bool:
@@ -147,18 +147,18 @@ class Recovery:
         if action in _IMMEDIATE:
             if action is Action.NOTIFY:
                 detail = await self._notify(step)
-                await self._in_thread(
+                await self.query(
                     lambda session: _record_attempt(session, step.id, detail, REGISTRY, self._clock())
                 )
             return True
-        position = await self._in_thread(lambda session: _row(session, step.id).position)
+        position = await self.query(lambda session: _row(session, step.id).position)
         if not (action is Action.DRAIN and rule.steps[position].automatic and self._settings.drain.automatic):
             return False
         try:
             state, outcome = await self._perform(step)
         except GipfelError as error:
             detail = str(error)
-            await self._in_thread(
+            await self.query(
                 lambda session: _record_attempt(session, step.id, detail, REGISTRY, self._clock())
             )
             return False
@@ -172,7 +172,7 @@ class Recovery:
         if step.action == Action.DRAIN:
             states = await self._states(step.cluster)
             since = self._clock() - _HOUR_NS
-            count = await self._in_thread(lambda s: drained_since(s, since, dry_run=drain.dry_run))
+            count = await self.query(lambda s: drained_since(s, since, dry_run=drain.dry_run))
             refusal = drain_refusal(step.node, step.cluster, states, drain, drained_last_hour=count)
             argv = () if refusal else self._nodes.drain_command(step.node, reason)
         elif step.action == Action.RESUME:
@@ -266,12 +266,14 @@ class Recovery:
             decide(session, row, state, outcome, by=by, now_ns=self._clock())
             return view(row)
 
-        done = await self._in_thread(record)
+        done = await self.query(record)
         if outcome:
             _log.warning("%s of %s by %s: %s", done.action, done.node, by, outcome)
         return done
 
-    async def _in_thread(self, work: Callable[[Session], _T]) -> _T:
+    async def query(self, work: Callable[[Session], _T]) -> _T:
+        """Return the result of ``work``, called in a thread with a database session in a transaction."""
+
         def run() -> _T:
             with self._sessions.begin() as session:
                 return work(session)

@@ -1,6 +1,5 @@
 """`Registry`, shared by the handlers: database, settings, recovery, and operations of several queries."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -56,21 +55,17 @@ class Registry:
     ) -> None:
         self.settings = settings
         self.rules = tuple(rules)
-        self._sessions = sessionmaker(engine, expire_on_commit=False)
         self._nodes = nodes
         self._clock = clock
         self._sending: set[str] = set()
-        self.recovery = Recovery(self._sessions, self.rules, settings, nodes, clock)
+        self.recovery = Recovery(
+            sessionmaker(engine, expire_on_commit=False), self.rules, settings, nodes, clock
+        )
         self._backlog = Backlog(self._apply_rules)
 
     async def query(self, work: Callable[[Session], _T]) -> _T:
         """Return the result of ``work``, called in a thread with a database session in a transaction."""
-
-        def run() -> _T:
-            with self._sessions.begin() as session:
-                return work(session)
-
-        return await asyncio.to_thread(run)
+        return await self.recovery.query(work)
 
     async def receive(self, report: SharedReport, sender: Sender) -> bool:
         """Store a report, and queue its nodes for the rules; return False if it is already stored.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem
 
 
 def _has_program(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,9 +123,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def first_error(error: ValidationError) -> str:
     """Return the first error with its key, in one sentence."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    key = ".".join(map(str, first["loc"]))
-    return f"{key}: {first['msg']}." if key else f"{first['msg']}."
+    return f"{': '.join(filter(None, first_problem(error)))}."
 
 
 READ_SCOPE = "custom:gipfel-registry:read"

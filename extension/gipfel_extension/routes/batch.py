@@ -13,7 +13,7 @@ from gipfel_cluster.runs import runs_root
 from gipfel_cluster.scheduler import slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
-from ..telemetry.files import read_json
+from ..telemetry.files import edf_name, read_json
 from ..training.batch import NotebookOptions, plan_notebook_job, scheduler_of
 from ..training.batch.submitted import (
     SHARED_FIELDS,
@@ -50,8 +50,7 @@ class BatchFormRouteHandler(GipfelRouteHandler):
             about = await asyncio.to_thread(run.describe)
         except GipfelError:
             return ""
-        edf = about.get("edf")
-        return str(edf.get("name", "")) if isinstance(edf, dict) else ""
+        return edf_name(about)
 
 
 class BatchJobsRouteHandler(GipfelRouteHandler):

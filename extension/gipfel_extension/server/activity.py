@@ -97,22 +97,15 @@ def gpu_share(table: SampleTable, devices: Iterable[Device], now_ns: int) -> flo
     real = [each for each in devices if each.kind == "gpu" and not each.simulated]
     if not real:
         return None
-    shares = [_share(table, each.uuid, now_ns) for each in real]
-    known = [share for share in shares if not np.isnan(share)]
+    since_ns = now_ns - int(_RECENT_S * 1e9)
+    shares = [_share(table, each.uuid, since_ns) for each in real]
+    known = [share for share in shares if share is not None]
     return max(known) if len(known) == len(shares) or max(known, default=0.0) > 0 else float("nan")
 
 
-def _share(table: SampleTable, device: str, now_ns: int) -> float:
-    if device not in table:
-        return float("nan")
-    columns = table[device]
-    recent = columns["time_ns"] > now_ns - int(_RECENT_S * 1e9)
-    for name in GPU_ACTIVITY_METRICS:
-        values = columns[name][recent] if name in columns else np.empty(0)
-        values = values[~np.isnan(values)]
-        if len(values):
-            return float(values.mean())
-    return float("nan")
+def _share(table: SampleTable, device: str, since_ns: int) -> float | None:
+    means = (_mean(table, device, metric, since_ns) for metric in GPU_ACTIVITY_METRICS)
+    return next((mean for mean in means if mean is not None), None)
 
 
 class ProgramWatch:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,42 +46,25 @@ _CHUNK_BYTES = 1 << 18
 LIVE_WINDOW_S = 600.0
 
 
-class RunMetrics:
-    """Cache of readers for the user's metrics of recent runs; thread-safe.
+@lru_cache(_MAX_RUNS)
+def _metrics_reader(run: Path) -> tuple[MetricsReader, threading.Lock]:
+    """Return the reader of a recent run's metrics, shared by all pages of the server.
 
-    Each reader continues where its last read ended: the file of a long run takes seconds to read, and a page
-    draws again every few seconds.
+    It continues where its last read ended: the file of a long run takes seconds to read, and a page draws
+    again every few seconds.
     """
-
-    def __init__(self, most_runs: int = _MAX_RUNS) -> None:
-        self._most = most_runs
-        self._readers: dict[Path, tuple[MetricsReader, threading.Lock]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, run: Path) -> UserMetrics | None:
-        """Return the metrics that the processes of a run have logged until now; None if unreadable."""
-        reader, lock = self._reader(run)
-        with lock:
-            try:
-                reader.poll()
-            except OSError:
-                return None
-            return reader.metrics()
-
-    def _reader(self, run: Path) -> tuple[MetricsReader, threading.Lock]:
-        with self._lock:
-            found = self._readers.pop(run, None)
-            if found is None:
-                while len(self._readers) >= self._most:
-                    del self._readers[next(iter(self._readers))]
-                found = MetricsReader(run / METRICS_FILE), threading.Lock()
-            # The end of the dictionary is the most recently used reader.
-            self._readers[run] = found
-            return found
+    return MetricsReader(run / METRICS_FILE), threading.Lock()
 
 
-#: Shared by all pages of the server.
-metrics_of_run = RunMetrics().of
+def metrics_of_run(run: Path) -> UserMetrics | None:
+    """Return the metrics that the processes of a run have logged until now; None if unreadable."""
+    reader, lock = _metrics_reader(run)
+    with lock:
+        try:
+            reader.poll()
+        except OSError:
+            return None
+        return reader.metrics()
 
 
 class Times(Frozen):

@@ -11,13 +11,13 @@ import logging
 import math
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import Field
 
+from gipfel_cluster.job.hub import open_hub
 from gipfel_cluster.model import Frozen, GipfelError
 
 from .activity import Idleness, Indicators
@@ -74,11 +74,7 @@ class HttpHub:
     """Connection to the hub of ``JUPYTERHUB_API_URL``, with ``JUPYTERHUB_API_TOKEN``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._url = environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/server"
-        self._token = environment["JUPYTERHUB_API_TOKEN"]
-        # Use no proxy: an EDF may set one for the internet, which can't reach the hub and must not see the
-        # token.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._environment = environment
 
     def report(self, content: Mapping[str, Any]) -> LifetimeStatus:
         """Report the activity of this server."""
@@ -89,13 +85,9 @@ class HttpHub:
         return self._post("/extend", {"extend": True})
 
     def _post(self, path: str, content: Mapping[str, Any]) -> LifetimeStatus:
-        request = urllib.request.Request(  # noqa: S310 - the hub's own address, from the hub
-            self._url + path,
-            data=json.dumps(content).encode(),
-            headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
-        )
+        path = f"/gipfel/server{path}"
         try:
-            with self._opener.open(request, timeout=_ANSWER_S) as answer:
+            with open_hub("POST", path, content, self._environment, limit_s=_ANSWER_S) as answer:
                 return LifetimeStatus.model_validate_json(answer.read())
         except urllib.error.HTTPError as error:
             if error.code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:

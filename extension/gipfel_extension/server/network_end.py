@@ -5,7 +5,6 @@ event of the run and in the system's authorization log, which the user can't cha
 user, with ``sudo -u USER``.
 """
 
-import json
 import os
 import syslog
 import time
@@ -20,9 +19,8 @@ from gipfel_cluster.workloads.submission import submission_context
 
 from ..network import read_gate
 from ..telemetry.events import report_to_job
-from ..telemetry.files import read_regular
+from ..telemetry.files import read_record_file
 
-_MAX_RECORD_BYTES = 16 << 20
 _ENDED = "Its job has ended already."
 
 
@@ -84,11 +82,10 @@ def end_job(
 
 
 def _running_job(run: Path) -> str:
-    try:
-        record = json.loads(read_regular(run / "record.json", _MAX_RECORD_BYTES))
-        job_id, ended = str(record["job_id"]), record["ended"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise GipfelError(f"{run.name} names no job.", "End it with scancel.") from None
+    record = read_record_file(run)
+    if not {"job_id", "ended"} <= record.keys():
+        raise GipfelError(f"{run.name} names no job.", "End it with scancel.")
+    job_id, ended = str(record["job_id"]), record["ended"]
     if ended or not job_id:
         raise GipfelError(_ENDED if ended else f"{run.name} names no job.", "Its network is gone with it.")
     return job_id

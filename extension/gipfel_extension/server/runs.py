@@ -18,7 +18,7 @@ from gipfel_cluster.runs import RunFolder, ScratchFolder, runs_root
 from gipfel_cluster.scheduler.machine import run_command
 from gipfel_cluster.workloads.run_folders import read_notes
 
-from ..telemetry.files import read_regular
+from ..telemetry.files import edf_name, read_record_file, read_regular
 from ..telemetry.redaction import redact_record
 from ..telemetry.sample import Device
 
@@ -39,8 +39,7 @@ def list_runs(environment: Mapping[str, str], current: str) -> list[dict[str, An
     root = runs_root(dict(environment))
     found = []
     for folder in newest_runs(root):
-        record = _record(folder)
-        edf = record.get("edf")
+        record = read_record_file(folder)
         found.append(
             {
                 "run": folder.name,
@@ -51,7 +50,7 @@ def list_runs(environment: Mapping[str, str], current: str) -> list[dict[str, An
                 "started": str(record.get("started", "")),
                 "node": str(record.get("node", "")),
                 "nodes": len(record.get("nodes") or ()),
-                "edf": str(edf.get("name", "")) if isinstance(edf, dict) else "",
+                "edf": edf_name(record),
                 "current": folder.name == current,
             }
         )
@@ -90,14 +89,6 @@ def newest_runs(root: Path) -> list[Path]:
 def _has_samples(telemetry: Path) -> bool:
     """Return whether samples were recorded; a run folder of a vetting, for example, has none."""
     return any(telemetry.glob("*.arrows")) or any(telemetry.glob("*.parquet"))
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    try:
-        record = RunFolder(folder).read_record()
-    except (OSError, ValueError, GipfelError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ from ..images.environment import SavedEnvironment
 from ..job.run_roles import launch_folder
 from ..network import read_gate
 from ..telemetry.events import read_events, report_to_job
-from ..telemetry.files import read_json
+from ..telemetry.files import read_record_file
 from .job_responses import JobException, JobSecurity
 
-_MAX_RECORD_BYTES = 16 << 20
 _OVER_LIMIT = frozenset(("network_rate", "network_volume"))
 _MAX_COUNT = 10**6
 _SCAN_S = 120.0
@@ -70,11 +69,9 @@ def job_verdict(run: Path, environment: Mapping[str, str]) -> SecurityVerdict | 
 
 def _image_of(run: Path) -> str:
     """Return the image of a run by its record; empty without one."""
-    try:
-        image = read_json(run / "record.json", _MAX_RECORD_BYTES)["image"]["path"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return image if isinstance(image, str) else ""
+    image = read_record_file(run).get("image")
+    path = image.get("path") if isinstance(image, dict) else None
+    return path if isinstance(path, str) else ""
 
 
 def shared_security(run: Path, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class ServerVetting:
         self._started_ns = 0
         self._folder: Path | None = None
         self._lock = asyncio.Lock()
-        self._files: dict[Path, ReportFile] = {}
+        self._file = lru_cache(_MAX_FILES)(ReportFile)
 
     @property
     def running(self) -> bool:
@@ -150,13 +151,6 @@ class ServerVetting:
             return "ended" if report.complete else "interrupted"
         silent = time.time_ns() - changed_ns > _SILENT_S * 1e9
         return "gone" if started_here or silent else "running"
-
-    def _file(self, folder: Path) -> ReportFile:
-        if folder not in self._files:
-            while len(self._files) >= _MAX_FILES:
-                del self._files[next(iter(self._files))]
-            self._files[folder] = ReportFile(folder)
-        return self._files[folder]
 
 
 def _last_log_line(folder: Path) -> str:

@@ -6,6 +6,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,9 @@ def read_object(path: Path, max_bytes: int) -> dict[str, Any]:
 def read_record_file(run: Path) -> dict[str, Any]:
     """Return a run's ``record.json``; an empty dictionary where it is missing or unreadable."""
     return read_object(run / "record.json", MAX_RECORD_BYTES)
+
+
+def edf_name(record: Mapping[str, Any]) -> str:
+    """Return the name of a record's EDF; empty without one."""
+    edf = record.get("edf")
+    return str(edf.get("name", "")) if isinstance(edf, dict) else ""

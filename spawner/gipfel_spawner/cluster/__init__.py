@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.broker.hub_client import HubBrokerScheduler
-from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, Partition
 
@@ -76,9 +76,8 @@ def _read_settings(name: str, content: Mapping[Any, object], default: ClusterSet
     try:
         settings = ClusterSettings.model_validate(default.model_dump() | dict(content) | {"name": name})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise GipfelError(f"EDFSpawner.clusters: {name!r}: {key}: {first['msg']}.") from None
+        key, message = first_problem(error)
+        raise GipfelError(f"EDFSpawner.clusters: {name!r}: {key}: {message}.") from None
     if settings.scheduler == "broker" and not settings.broker_socket.startswith("/"):
         raise GipfelError(
             f"EDFSpawner.clusters: {name!r} has no broker_socket.", "Give the path of the broker's socket."

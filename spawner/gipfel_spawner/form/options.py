@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from gipfel_cluster.job.staging import MAX_PATHS, SOURCE, split_paths
-from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import Memory, Placement
 
@@ -271,8 +271,7 @@ def read_presets(configured: Sequence[object]) -> tuple[tuple[Preset, ...], tupl
                 )
             )
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            problems.append(_problem(number, f"{first['loc'][0]}: {first['msg']}."))
+            problems.append(_problem(number, f"{': '.join(first_problem(error))}."))
         except GipfelError as error:
             problems.append(_problem(number, str(error)))
     return tuple(presets), tuple(problems)

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from tornado import web
 
 from gipfel_cluster.edf.draft import Draft
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, first_problem
 from gipfel_cluster.scheduler.slurm_usage import bound_text, wait_row
 
 from ..failure import SpawnProblem, options_problems
@@ -178,9 +178,8 @@ class DraftHandler(FormHandler):
         try:
             draft = Draft.model_validate(content)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            key = ".".join(map(str, first["loc"])) or "the draft"
-            raise OptionError(f"The value for {key[:60]} is not valid: {first['msg']}.") from None
+            key, message = first_problem(error)
+            raise OptionError(f"The value for {key[:60] or 'the draft'} is not valid: {message}.") from None
         return await spawner.options.draft_environment(draft)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from jupyterhub.handlers.pages import HomeHandler
 from jupyterhub.scopes import needs_scope
@@ -357,17 +357,25 @@ class ExtendServerHandler(ServerActionHandler):
         return {"ends": status.ends}
 
 
-class ServerLogHandler(ServerActionHandler):
-    """``POST …/log`` with ``server``: the end of its job's log, only for the user."""
+class _OwnServerHandler(ServerActionHandler):
+    """Only for the user: administrators get 403."""
 
-    rate = RateLimiter(20, 60.0)
+    #: What only users themselves can do.
+    action: ClassVar[str]
 
     @needs_scope("servers")
     async def post(self, user_name: str) -> None:
-        """Answer the user's own request; 403 for an administrator's."""
+        """Answer the user's own request."""
         if self.current_user.kind != "user" or self.current_user.name != user_name:
-            raise web.HTTPError(403, "Only users themselves can read their logs.")
+            raise web.HTTPError(403, f"Only users themselves can {self.action}.")
         await super().post(user_name)
+
+
+class ServerLogHandler(_OwnServerHandler):
+    """``POST …/log`` with ``server``: the end of its job's log."""
+
+    rate = RateLimiter(20, 60.0)
+    action = "read their logs"
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
         """Return ``text``, the last lines of the log."""
@@ -375,17 +383,11 @@ class ServerLogHandler(ServerActionHandler):
         return {"text": log.text}
 
 
-class ShareServerHandler(ServerActionHandler):
+class ShareServerHandler(_OwnServerHandler):
     """``POST …/share`` with a `ShareRequest`: list or change who has access to a service."""
 
     rate = RateLimiter(30, 60.0)
-
-    @needs_scope("servers")
-    async def post(self, user_name: str) -> None:
-        """Answer the user's own request; 403 for an administrator's."""
-        if self.current_user.kind != "user" or self.current_user.name != user_name:
-            raise web.HTTPError(403, "Only users themselves can share their services.")
-        await super().post(user_name)
+    action = "share their services"
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
         """Return ``shares`` and ``refusal``."""

@@ -6,6 +6,7 @@ ends the network of a server's gates without ending the server, and writes that 
 
 import json
 import logging
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -70,20 +71,11 @@ class SharedSecurity(Frozen):
         return tuple(found)
 
 
-class SecurityCache(ServerAnswers[SharedSecurity]):
-    """Security of all servers."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        super().__init__(log, SharedSecurity, _fetch, _NOTE)
-
-
-async def _fetch(spawner: EDFSpawner, token: str) -> bytes:
-    return await fetch_answer(spawner, token, "gipfel/sharing/security")
-
-
-def security_cache(settings: dict[str, Any], log: logging.Logger) -> SecurityCache:
-    """Return the hub's `SecurityCache`, created at the first call."""
-    cache: SecurityCache = settings.setdefault("gipfel_security_cache", SecurityCache(log))
+def security_cache(settings: dict[str, Any], log: logging.Logger) -> ServerAnswers[SharedSecurity]:
+    """Return the hub's cache of the security of all servers, created at the first call."""
+    fetch = partial(fetch_answer, path="gipfel/sharing/security")
+    new = ServerAnswers(log, SharedSecurity, fetch, _NOTE)
+    cache: ServerAnswers[SharedSecurity] = settings.setdefault("gipfel_security_cache", new)
     return cache
 
 
@@ -95,6 +87,22 @@ class EndNetworkRequest(Frozen):
     reason: OneLine = Field("", max_length=300)
 
 
+def deletable_server(handler: Any, user_name: str, name: str) -> EDFSpawner:
+    """Return a server that the request's scopes let it stop.
+
+    Raises
+    ------
+    HTTPError
+        404: there is no such server, or the request's scopes don't include it.
+    """
+    user = handler.find_user(user_name)
+    spawner = user.spawners.get(name) if user and name in user.spawners else None
+    allowed = handler.get_scope_filter("delete:servers")
+    if not isinstance(spawner, EDFSpawner) or not allowed(spawner.orm_spawner, kind="server"):
+        raise web.HTTPError(404, "There is no such server, or you may not stop it.")
+    return spawner
+
+
 async def end_network(handler: Any, request: EndNetworkRequest) -> None:
     """End the network of what runs behind gates in a server's job, and record who requested it.
 
@@ -104,20 +112,14 @@ async def end_network(handler: Any, request: EndNetworkRequest) -> None:
         404: there is no such server, or the request's scopes don't include it; 409: it is not running, or has
         no gate, so that its network ends only with its job; 502: it does not answer.
     """
-    user = handler.find_user(request.user)
-    spawner = user.spawners.get(request.server) if user and request.server in user.spawners else None
-    allowed = handler.get_scope_filter("delete:servers")
-    if not isinstance(spawner, EDFSpawner) or not allowed(spawner.orm_spawner, kind="server"):
-        raise web.HTTPError(404, "There is no such server, or you may not change it.")
+    spawner = deletable_server(handler, request.user, request.server)
     if not spawner.ready or not spawner.server:
         raise web.HTTPError(409, "This server is not running.")
     cache = security_cache(handler.settings, handler.log)
     key, by = (request.user, request.server), handler.current_user.name
     body = json.dumps({"by": f"operator {by}", "reason": request.reason}).encode()
     try:
-        answer = json.loads(
-            await fetch_answer(spawner, cache.token(key, spawner), "gipfel/network/end", body)
-        )
+        answer = json.loads(await fetch_answer(spawner, cache.token(key, spawner), _END, body))
     except (HTTPError, OSError, ValueError, TimeoutError) as error:
         raise web.HTTPError(502, "The server does not answer. Stop it to end its network.") from error
     if not (isinstance(answer, dict) and answer.get("ended") is True):

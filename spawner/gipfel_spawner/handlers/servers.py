@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jinja2 import ChoiceLoader, FileSystemLoader
 from jupyterhub import orm
@@ -26,11 +26,12 @@ from gipfel_cluster.scheduler.protocol import MarkedJob
 
 from ..lifetime import StopOrder
 from ..spawner import EDFSpawner
-from .security import EndNetworkRequest, end_network, security_cache
+from .security import EndNetworkRequest, deletable_server, end_network, security_cache
 from .usage import saturation_cache
 
 #: Maximum size of a request's body.
 _MAX_BYTES = 4000
+_Body = TypeVar("_Body", bound=Frozen)
 # Seconds that a cancelled start has to clean up, as in JupyterHub.
 _CANCEL_S = 1.0
 #: Templates of the hub's pages. If ``JupyterHub.template_paths`` contains it, the navigation has a link.
@@ -147,11 +148,7 @@ async def stop_server(handler: Any, request: StopRequest) -> None:
         404: there is no such server, or the request's scopes don't include it; 409: it is not running, or not
         idle.
     """
-    user = handler.find_user(request.user)
-    spawner = user.spawners.get(request.server) if user and request.server in user.spawners else None
-    allowed = handler.get_scope_filter("delete:servers")
-    if not isinstance(spawner, EDFSpawner) or not allowed(spawner.orm_spawner, kind="server"):
-        raise web.HTTPError(404, "There is no such server, or you may not stop it.")
+    spawner = deletable_server(handler, request.user, request.server)
     if request.idle and not (spawner.ready and spawner.lifetime.cull_due):
         raise web.HTTPError(409, "This server is in use, or its user has not been warned.")
     if not (spawner.ready or spawner.pending == "spawn"):
@@ -163,7 +160,7 @@ async def stop_server(handler: Any, request: StopRequest) -> None:
         await asyncio.sleep(_CANCEL_S)
         if spawner.pending or not spawner.active:
             return
-    await handler.stop_single_user(user, request.server)
+    await handler.stop_single_user(spawner.user, request.server)
 
 
 def _order(spawner: EDFSpawner, by: str, *, idle: bool) -> StopOrder:
@@ -177,6 +174,16 @@ def _order(spawner: EDFSpawner, by: str, *, idle: bool) -> StopOrder:
         reason=f"idle for {minutes} min",
         gpu_hours_saved=spawner.lifetime.gpu_hours_left(),
     )
+
+
+def _body_as(handler: APIHandler, model: type[_Body], advice: str) -> _Body:
+    body = handler.request.body
+    if len(body) > _MAX_BYTES:
+        raise web.HTTPError(400, f"The body is longer than {_MAX_BYTES} bytes.")
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:
+        raise web.HTTPError(400, advice) from None
 
 
 class ServersRouteHandler(APIHandler):
@@ -197,13 +204,8 @@ class StopRouteHandler(APIHandler):
     @web.authenticated
     async def post(self) -> None:
         """Request the stop of a server and answer 202."""
-        if len(self.request.body) > _MAX_BYTES:
-            raise web.HTTPError(400, f"The body is longer than {_MAX_BYTES} bytes.")
-        try:
-            request = StopRequest.model_validate_json(self.request.body)
-        except ValidationError:
-            raise web.HTTPError(400, 'Give {"user": name, "server": name} and nothing else.') from None
-        await stop_server(self, request)
+        advice = 'Give {"user": name, "server": name} and nothing else.'
+        await stop_server(self, _body_as(self, StopRequest, advice))
         self.set_status(202)
         self.finish("{}")
 
@@ -214,13 +216,8 @@ class EndNetworkRouteHandler(APIHandler):
     @web.authenticated
     async def post(self) -> None:
         """End the network and answer 202: the gates notice within two seconds."""
-        if len(self.request.body) > _MAX_BYTES:
-            raise web.HTTPError(400, f"The body is longer than {_MAX_BYTES} bytes.")
-        try:
-            request = EndNetworkRequest.model_validate_json(self.request.body)
-        except ValidationError:
-            raise web.HTTPError(400, 'Give {"user": name, "server": name, "reason": text}.') from None
-        await end_network(self, request)
+        advice = 'Give {"user": name, "server": name, "reason": text}.'
+        await end_network(self, _body_as(self, EndNetworkRequest, advice))
         self.set_status(202)
         self.finish("{}")
 

@@ -168,19 +168,6 @@ class ServerAnswers(Generic[Answer]):
             del self._answers[key]
 
 
-class SaturationCache(ServerAnswers[SharedSaturation]):
-    """Saturation of all servers."""
-
-    def __init__(self, log: logging.Logger, fetch: Fetch | None = None) -> None:
-        note = "gipfel: saturation column of the server list"
-        super().__init__(log, SharedSaturation, fetch or fetch_saturation, note)
-
-
-async def fetch_saturation(spawner: EDFSpawner, token: str) -> bytes:
-    """Return a server's answer about its saturation; see `fetch_answer`."""
-    return await fetch_answer(spawner, token, "gipfel/sharing/saturation")
-
-
 async def fetch_answer(spawner: EDFSpawner, token: str, path: str, body: bytes | None = None) -> bytes:
     """Return the answer of a spawner's server to a GET request, or with a body to a POST request.
 
@@ -213,7 +200,9 @@ async def fetch_answer(spawner: EDFSpawner, token: str, path: str, body: bytes |
     return b"".join(chunks)
 
 
-def saturation_cache(settings: dict[str, Any], log: logging.Logger) -> SaturationCache:
-    """Return the hub's `SaturationCache`, created at the first call."""
-    cache: SaturationCache = settings.setdefault("gipfel_saturation_cache", SaturationCache(log))
+def saturation_cache(settings: dict[str, Any], log: logging.Logger) -> ServerAnswers[SharedSaturation]:
+    """Return the hub's cache of the saturation of all servers, created at the first call."""
+    fetch = partial(fetch_answer, path="gipfel/sharing/saturation")
+    new = ServerAnswers(log, SharedSaturation, fetch, "gipfel: saturation column of the server list")
+    cache: ServerAnswers[SharedSaturation] = settings.setdefault("gipfel_saturation_cache", new)
     return cache

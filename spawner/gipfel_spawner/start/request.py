@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.job.staging import StageRequest, split_paths
-from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem
 from gipfel_cluster.scheduler.protocol import JobRequest
 
 from ..form.options import UserOptions
@@ -138,7 +138,7 @@ def server_request(
         return JobRequest.model_validate(content)
     except ValidationError as error:
         # The value is not shown, because it may be the environment with the server's token.
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        key, message = first_problem(error)
         raise GipfelError(
-            f"The job's {first['loc'][0]} is not valid: {first['msg']}.", "Tell the hub's administrators."
+            f"The job's {key} is not valid: {message}.", "Tell the hub's administrators."
         ) from None
