@@ -50,11 +50,18 @@ def visible_gpus() -> Any:
     return torch
 
 
-def of_gpu(torch: Any, index: int, found: Any) -> Any:
-    """Return what was measured on a GPU, with its index, name and UUID."""
-    properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, "uuid", None)
-    return {**found, "index": index, "name": properties.name, "uuid": f"GPU-{uuid}" if uuid else ""}
+def each_gpu(torch: Any, measure: Any) -> Any:
+    """Return what `measure` returns for the index of every GPU that torch sees, with index, name and UUID."""
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        torch.cuda.set_device(index)
+        found = measure(index)
+        properties = torch.cuda.get_device_properties(index)
+        uuid = getattr(properties, "uuid", None)
+        found.update(index=index, name=properties.name, uuid=f"GPU-{uuid}" if uuid else "")
+        devices.append(found)
+        torch.cuda.empty_cache()
+    return devices
 
 
 def timed(run: Any, wait: Any, size: Any, request: Any, most: int = 200) -> Any:
@@ -78,12 +85,7 @@ def timed(run: Any, wait: Any, size: Any, request: Any, most: int = 200) -> Any:
 def matmul_on_gpus(torch: Any, request: Any) -> Any:
     """Measure the matrix products of every GPU that torch sees."""
     heat(torch, request.get("heat", 0.0))
-    devices = []
-    for index in range(torch.cuda.device_count()):
-        torch.cuda.set_device(index)
-        devices.append(of_gpu(torch, index, products(torch, f"cuda:{index}", torch.bfloat16, request)))
-        torch.cuda.empty_cache()
-    return devices
+    return each_gpu(torch, lambda index: products(torch, f"cuda:{index}", torch.bfloat16, request))
 
 
 def heat(torch: Any, seconds: float) -> None:
@@ -179,22 +181,17 @@ def matmul_with_numpy(request: Any) -> Any:
 
 def copies_on_gpus(torch: Any, request: Any) -> Any:
     """Measure copies within the memory of every GPU that torch sees."""
-    devices = []
-    for index in range(torch.cuda.device_count()):
-        devices.append(copies_on_gpu(torch, index, request))
-        torch.cuda.empty_cache()
-    return devices
+    return each_gpu(torch, partial(copies_on_gpu, torch, request))
 
 
-def copies_on_gpu(torch: Any, index: int, request: Any) -> Any:
+def copies_on_gpu(torch: Any, request: Any, index: int) -> Any:
     """Measure copies within the memory of one GPU."""
-    torch.cuda.set_device(index)
     free = torch.cuda.mem_get_info(index)[0]
     count = min(request["bytes"], free // 4) // 4
     source = torch.arange(count, device=f"cuda:{index}", dtype=torch.int32)
     target = torch.zeros_like(source)
     samples = timed(lambda: target.copy_(source), torch.cuda.synchronize, 8 * count, request, 500)
-    return of_gpu(torch, index, {"samples": samples, "wrong": int((source != target).sum().item())})
+    return {"samples": samples, "wrong": int((source != target).sum().item())}
 
 
 def copies_on_host(request: Any) -> Any:
@@ -225,20 +222,18 @@ def host_copies_on_gpus(torch: Any, request: Any) -> Any:
     count = request["bytes"] // 4
     source = torch.arange(count, dtype=torch.int32).pin_memory()
     target = torch.zeros_like(source).pin_memory()
-    gpus = range(torch.cuda.device_count())
-    return [host_copies_on_gpu(torch, index, source, target, request) for index in gpus]
+    return each_gpu(torch, partial(host_copies_on_gpu, torch, source, target, request))
 
 
-def host_copies_on_gpu(torch: Any, index: int, source: Any, target: Any, request: Any) -> Any:
+def host_copies_on_gpu(torch: Any, source: Any, target: Any, request: Any, index: int) -> Any:
     """Measure one GPU in both directions."""
-    torch.cuda.set_device(index)
     on_device = torch.zeros(len(source), device=f"cuda:{index}", dtype=torch.int32)
     target.zero_()
     size, wait = 4 * len(source), torch.cuda.synchronize
     to_gpu = timed(lambda: on_device.copy_(source, non_blocking=True), wait, size, request)
     to_host = timed(lambda: target.copy_(on_device, non_blocking=True), wait, size, request)
     wrong = int((source != target).sum().item())
-    return of_gpu(torch, index, {"samples": to_gpu, "to_host": to_host, "wrong": wrong})
+    return {"samples": to_gpu, "to_host": to_host, "wrong": wrong}
 
 
 #: Measurements by name: the unit, and the functions that measure GPUs and the CPU.
