@@ -33,7 +33,7 @@ from gipfel_extension.data.checkpoints import (
     step_of,
 )
 from gipfel_extension.telemetry.events import report_to_job
-from gipfel_extension.telemetry.files import open_regular, read_json, read_regular
+from gipfel_extension.telemetry.files import open_regular, read_json, read_regular, sync_directory
 
 #: Phases of a checkpoint; ``drain`` copies from a node, ``retention`` deletes older ones.
 Phase = Literal["write", "hash", "drain", "manifest", "verify", "rename", "retention"]
@@ -165,7 +165,7 @@ class Installer:
             manifest = self._write_manifest(step, facts, files)
         for path in (*work.glob(_HASHES.format(rank="*")), work / _ATTEMPT):
             path.unlink(missing_ok=True)
-        sync(work)
+        sync_directory(work)
         self._on_phase("verify", step)
         problem = check_files(work, read_manifest(work)["files"], contents=True)
         if problem:
@@ -223,15 +223,6 @@ def remove_leftovers(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def sync(directory: Path) -> None:
-    """Wait until the entries of a directory (new, renamed and deleted files) are on disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def replace(work: Path, target: Path) -> None:
     """Rename a verified checkpoint to `target`, and then delete an earlier checkpoint of that name.
 
@@ -253,7 +244,7 @@ def replace(work: Path, target: Path) -> None:
         if replaces:
             before.rename(target)
         raise
-    sync(target.parent)
+    sync_directory(target.parent)
     shutil.rmtree(before, ignore_errors=True)
 
 

@@ -36,7 +36,7 @@ from gipfel_extension.data.checkpoints import (
     step_directories,
     step_of,
 )
-from gipfel_extension.telemetry.files import open_regular, read_json, replace_file
+from gipfel_extension.telemetry.files import open_regular, read_json, replace_file, sync_directory
 
 from .checkpoint_directory import (
     CheckpointError,
@@ -45,7 +45,6 @@ from .checkpoint_directory import (
     is_attempt,
     missing_parts,
     sizes,
-    sync,
     work_directory,
     write_part,
 )
@@ -271,7 +270,7 @@ class Drainer:
         for name, crc in document["files"].items():
             hashes[name], seconds = self._copy(part.with_name(name), work / name, crc, rate, step)
             busy += seconds
-        sync(work)
+        sync_directory(work)
         write_part(work, document["rank"], hashes, busy)
         for name in (*document["files"], part.name):
             part.with_name(name).unlink()

@@ -21,7 +21,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
 
-from ..telemetry.files import open_regular, read_tail
+from ..telemetry.files import open_regular, read_tail, sync_directory
 from .manifest import (
     CHUNK_BYTES,
     CROISSANT_PATH,
@@ -325,12 +325,3 @@ def _install(image: Path, target: Path, summary: Summary) -> None:
         raise
     sync_directory(target.parent)
     earlier.unlink(missing_ok=True)
-
-
-def sync_directory(path: Path) -> None:
-    """Flush a directory's entries to disk (fsync)."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,9 +21,9 @@ from pydantic import ConfigDict, Field
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 
-from ..telemetry.files import open_regular
+from ..telemetry.files import open_regular, sync_directory
 from .manifest import Digest, Origin, display_path, display_paths, read_croissant
-from .pack import READERS, origin_of, sync_directory, work_directory
+from .pack import READERS, origin_of, work_directory
 from .source import ScannedEntry, Source, scan
 from .stream import SourceStream, open_archive
 

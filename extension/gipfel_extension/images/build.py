@@ -23,9 +23,9 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine, check_variables
 from gipfel_cluster.runs import user_cache
 
 from ..data.options import find_packer
-from ..data.pack import sync_directory, utc_now, work_directory
+from ..data.pack import utc_now, work_directory
 from ..gate.packages.inventory import Inventory
-from ..telemetry.files import open_regular, read_regular
+from ..telemetry.files import open_regular, read_regular, sync_directory
 from . import sbom
 from .containerfile import Containerfile, Input, hash_file, load_base, read_containerfile
 from .podman import Podman, open_podman

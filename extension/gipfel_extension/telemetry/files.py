@@ -25,6 +25,7 @@ __all__ = [
     "read_regular",
     "read_tail",
     "replace_file",
+    "sync_directory",
 ]
 
 MAX_RECORD_BYTES = 16 << 20
@@ -84,6 +85,15 @@ def replace_file(path: Path, text: str) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def sync_directory(path: Path) -> None:
+    """Flush a directory's entries to disk (fsync)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_object(path: Path, max_bytes: int) -> dict[str, Any]:

@@ -26,8 +26,7 @@ def compare_with_allocation(
     Parameters
     ----------
     baselines
-        Stored baselines in base units by check type and GPU model; the model is empty for checks without a
-        GPU.
+        Stored baselines in base units by check and GPU model; the model is empty for checks without a GPU.
     """
     entries = {entry.name: entry for entry in protocol.checks if entry.threshold is not None}
     groups: dict[tuple[str, str], list[CheckResult]] = defaultdict(list)
@@ -36,7 +35,7 @@ def compare_with_allocation(
             groups[result.check, str(result.evidence.get("model") or "")].append(result)
     changed: dict[int, CheckResult] = {}
     for (name, model), members in groups.items():
-        baseline = (baselines or {}).get((entries[name].type, model))
+        baseline = (baselines or {}).get((name, model))
         for member in members:
             changed[id(member)] = _compared(member, entries[name], members, baseline)
     return tuple(changed.get(id(result), result) for result in results)

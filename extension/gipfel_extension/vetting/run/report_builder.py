@@ -91,8 +91,8 @@ class EarlierRuns:
             if all(self.fit(node, each.name)[-1:] == (True,) for each in deciding)
         }
 
-    def baselines(self, models: Collection[str] = (), *, check: str) -> dict[tuple[str, str], float]:
-        """Return the baselines of a check by check type and GPU model.
+    def baselines(self, entry: ProtocolCheck, models: Collection[str]) -> dict[tuple[str, str], float]:
+        """Return the baselines of a check by its name and GPU model.
 
         These are the user's own baselines of the check of this name (checks of one type may measure different
         things), else the site's for these models.
@@ -101,8 +101,12 @@ class EarlierRuns:
         if new := set(models) - self._fetched:
             self._fetched |= new
             self._site += self._fetch(new)
-        found = (each for each in (*self._site, *self._baselines) if each.check == check)
-        return {(each.type, each.gpu_model): each.median for each in found}
+        found = [
+            each
+            for each in (*self._site, *self._baselines)
+            if (each.check, each.type) == (entry.name, entry.type)
+        ]
+        return {(each.check, each.gpu_model): each.median for each in found}
 
     def baseline(self, entry: ProtocolCheck) -> float | None:
         """Return the baseline of a check on the model of most nodes; None if there is none."""
@@ -175,20 +179,13 @@ class ReportBuilder:
 
     def compare(self, results: Sequence[CheckResult]) -> Sequence[CheckResult]:
         """Return the results, judged by thresholds relative to each other or to baselines."""
-        compared = list(results)
+        stored: dict[tuple[str, str], float] = {}
         for entry in self.protocol.checks:
-            if entry.threshold is None:
-                continue
-            indices = [index for index, each in enumerate(compared) if each.check == entry.name]
-            own = [compared[index] for index in indices]
-            models = {str(each.evidence.get("model") or "") for each in own}
-            stored = self.earlier_runs.baselines(
-                models if entry.threshold.below_baseline else (), check=entry.name
-            )
-            judged = compare_with_allocation(self.protocol, own, stored)
-            for index, each in zip(indices, judged, strict=True):
-                compared[index] = each
-        return compared
+            if entry.threshold is not None and entry.threshold.below_baseline:
+                own = [each for each in results if each.check == entry.name]
+                models = {str(each.evidence.get("model") or "") for each in own}
+                stored |= self.earlier_runs.baselines(entry, models)
+        return compare_with_allocation(self.protocol, results, stored)
 
     def set_running(self, node: str, check: str) -> None:
         """Set the check that is running on a node; empty for none."""
