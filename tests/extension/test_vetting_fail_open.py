@@ -15,7 +15,8 @@ import nvml_stand_in
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.vetting.history import Exclusion, Exclusions, has_consent
+from gipfel_extension.vetting.history.queries import Exclusion, Exclusions
+from gipfel_extension.vetting.history.site_registry import has_consent
 from gipfel_extension.vetting.protocol_files import find_protocol, known_protocols, load_protocol
 
 _LIMIT_S = 120

@@ -12,18 +12,15 @@ import pytest
 from vetting_records import HOUR, NOW, entries, record, result
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.vetting.history import (
+from gipfel_extension.vetting.history.queries import (
     Exclusion,
     Exclusions,
-    History,
-    HistoryContent,
-    VettingRecord,
     compute_baselines,
     count_recent_bad,
     decide_borderline,
-    history_root,
     recently_vetted,
 )
+from gipfel_extension.vetting.history.store import History, HistoryContent, VettingRecord, history_root
 from gipfel_extension.vetting.model import CheckResult, Owner, Verdict
 from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.run.actions import store_report
@@ -86,7 +83,8 @@ class TestStore:
     def test_writers_side_by_side_lose_nothing(self, tmp_path: Path) -> None:
         program = (
             "import sys, time; from pathlib import Path\n"
-            "from gipfel_extension.vetting.history import *\n"
+            "from gipfel_extension.vetting.history.queries import Exclusion, Exclusions\n"
+            "from gipfel_extension.vetting.history.store import History, VettingRecord\n"
             "h = History(Path(sys.argv[1]), 'alps')\n"
             "e = Exclusions(h.folder)\n"
             "for i in range(10):\n"

@@ -9,7 +9,7 @@ from vetting_verdicts import TWO, verdict_of
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.notation import expand_hostlist
 from gipfel_extension.vetting.grid import make_grid
-from gipfel_extension.vetting.history import Exclusion, Exclusions
+from gipfel_extension.vetting.history.queries import Exclusion, Exclusions
 from gipfel_extension.vetting.model import CheckResult, Scope
 from gipfel_extension.vetting.protocol import VettingProtocol
 from gipfel_extension.vetting.protocol_files import parse_protocol

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gipfel_extension.vetting.history import HistoryContent, HistoryEntry, VettingRecord
+from gipfel_extension.vetting.history.store import HistoryContent, HistoryEntry, VettingRecord
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.run.report_builder import EarlierRuns, ReportBuilder

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 from vetting_records import entries, record, result
 
-from gipfel_extension.vetting.history import has_consent, history_root, set_consent, share_record
-from gipfel_extension.vetting.history.site_registry import site_baselines
+from gipfel_extension.vetting.history.site_registry import (
+    has_consent,
+    set_consent,
+    share_record,
+    site_baselines,
+)
+from gipfel_extension.vetting.history.store import history_root
 from gipfel_extension.vetting.model import Verdict
 
 

@@ -3,11 +3,7 @@
 import time
 from typing import Any
 
-from gipfel_extension.vetting.history import (
-    HistoryEntry,
-    VettingRecord,
-    record_from_results,
-)
+from gipfel_extension.vetting.history.store import HistoryEntry, VettingRecord, record_from_results
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 
 NOW = time.time_ns()

@@ -220,7 +220,8 @@ def test_a_users_server_may_send_for_them(hub: HubProcess, api: Callable[[str], 
     user.start_server({"gpus": 0, "time": "30"})
     code = (
         "import os, time\n"
-        "from gipfel_extension.vetting.history import *\n"
+        "from gipfel_extension.vetting.history.site_registry import share_record\n"
+        "from gipfel_extension.vetting.history.store import HistoryEntry, VettingRecord\n"
         "n = time.time_ns()\n"
         "e = HistoryEntry(node='nid003', check='dns', type='dns', scope='node', verdict='pass')\n"
         "when = {'started_ns': n, 'ended_ns': n}\n"

@@ -115,12 +115,9 @@ def _report_roles(rank: int | None, world_size: int | None, coordinates: dict[st
     }
     path = os.path.join(run, ROLES_FILE)  # noqa: PTH118 - quick to import
     try:
-        file = _open_to_append(path)
-        try:
-            # One write, so that lines of several ranks don't mix.
-            os.write(file, json.dumps(content).encode() + b"\n")
-        finally:
-            os.close(file)
+        # Unbuffered: one write, so that lines of several ranks don't mix.
+        with os.fdopen(_open_to_append(path), "wb", buffering=0) as file:
+            file.write(json.dumps(content).encode() + b"\n")
     except OSError as error:
         _warn("roles disk", f"{path} can't be written: {error.strerror}. The work continues without it.")
 

@@ -18,7 +18,7 @@ from ..server.vetting import (
     read_protocol,
     save_protocol,
 )
-from ..vetting.history import has_consent, set_consent
+from ..vetting.history.site_registry import has_consent, set_consent
 from .base import GipfelRouteHandler, below_root, route
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -193,21 +193,16 @@ def start_program(
     OSError
         It can't be started.
     """
-    with _memory_file(stdin) as file:
+    with _pipes() as (output, errors, out, error_output), _memory_file(stdin) as file:
         process = subprocess.Popen(
             argv,
             stdin=file,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=out,
+            stderr=error_output,
             env=dict(environment),
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - there is one thread
         )
-    assert process.stdout is not None  # noqa: S101 - pipes were requested
-    assert process.stderr is not None  # noqa: S101
-    output, errors = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
-    process.stdout.close()
-    process.stderr.close()
     # `Child` waits for the process; without a return code, Popen would warn that nothing did.
     process.returncode = 0
     return Child(process.pid, output=output, errors=errors, limit_s=limit_s)
@@ -223,11 +218,18 @@ def start_forked(
     OSError
         The server has ended.
     """
+    with _pipes() as (output, errors, out, error_output), _memory_file(stdin) as file:
+        forked = server.fork(argv, variables, (file.fileno(), out, error_output))
+    return ForkedChild(forked, output=output, errors=errors, limit_s=limit_s)
+
+
+@contextlib.contextmanager
+def _pipes() -> Iterator[tuple[int, int, int, int]]:
+    """Yield the ends for reading and for writing of two pipes; close the latter, on an error all."""
     output, out = os.pipe()
     errors, error_output = os.pipe()
     try:
-        with _memory_file(stdin) as file:
-            forked = server.fork(argv, variables, (file.fileno(), out, error_output))
+        yield output, errors, out, error_output
     except OSError:
         os.close(output)
         os.close(errors)
@@ -235,7 +237,6 @@ def start_forked(
     finally:
         os.close(out)
         os.close(error_output)
-    return ForkedChild(forked, output=output, errors=errors, limit_s=limit_s)
 
 
 def _memory_file(content: bytes) -> IO[bytes]:
