@@ -62,6 +62,11 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
 
 
+def split_list(text: str) -> tuple[str, ...]:
+    """Return the entries of a list that is separated by spaces or commas."""
+    return tuple(text.replace(",", " ").split())
+
+
 def check_command(argv: Sequence[str], max_bytes: int) -> Sequence[str]:
     """Return a command; raise an error if it can't be executed.
 

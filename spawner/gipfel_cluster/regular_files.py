@@ -2,7 +2,7 @@
 
 A named pipe would block its reader forever, a device or a symbolic link would redirect it, and a sparse file
 of any length costs its writer nothing. The functions here refuse pipes, devices and links, and read no more
-than their caller's limit. Only the standard library is imported: recorders run without pydantic.
+than their caller's limit. Neither this module nor `messages` imports pydantic: recorders run without it.
 """
 
 import errno
@@ -10,6 +10,8 @@ import os
 import stat
 from io import BufferedReader
 from pathlib import Path
+
+from .messages import GipfelError, one_line
 
 _LAST_LINE_BYTES = 64 << 10
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -54,8 +56,6 @@ def read_tail_lines(path: Path, max_bytes: int) -> list[str]:
 
 def last_line(log: Path) -> str:
     """Return the last non-empty line of a log; empty if the log has none or can't be read."""
-    from .model import one_line  # noqa: PLC0415 - it takes pydantic
-
     lines = read_tail_lines(log, _LAST_LINE_BYTES)
     return next((one_line(line) for line in reversed(lines) if line.strip()), "")
 
@@ -118,8 +118,6 @@ def read_secret(path: Path, max_bytes: int = 64 << 10) -> bytes:
     GipfelError
         It can't be read, is larger than `max_bytes`, or other users own it or may access it.
     """
-    from .model import GipfelError  # noqa: PLC0415 - it takes pydantic
-
     try:
         with open_regular(path) as file:
             about = os.fstat(file.fileno())

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .messages import GipfelError
 from .regular_files import read_regular
 
 _MAX_BYTES = 16 << 20
@@ -94,8 +95,6 @@ class RunFolder:
             The name has characters other than letters, digits, dot, dash and underscore, or the directory
             can't be created.
         """
-        from .model import GipfelError  # noqa: PLC0415 - pydantic, which a look-up in a cache can do without
-
         name = f"{cluster}-{job_id}"
         if not _NAME.fullmatch(name):
             raise GipfelError(f"{name!r} can't name a run folder.", "Use letters, digits, '.', '-' and '_'.")
@@ -128,8 +127,6 @@ class RunFolder:
 
     def read_record(self) -> dict[str, Any]:
         """Return the content of ``record.json``; an empty dictionary if the file does not exist yet."""
-        from .model import GipfelError  # noqa: PLC0415
-
         try:
             content = json.loads(read_regular(self.path / "record.json", _MAX_BYTES))
         except FileNotFoundError:
@@ -165,9 +162,15 @@ class ScratchFolder:
         return cls(path, lock)
 
     def remove(self) -> None:
-        """Remove the directory and its content."""
+        """Remove the directory and its content; the end of a ``with`` block does so, too."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+    def __enter__(self) -> "ScratchFolder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()
 
 
 def _remove_if_abandoned(path: Path) -> None:

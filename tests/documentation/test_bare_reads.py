@@ -47,10 +47,6 @@ _ALLOWED = {
     "extension/gipfel_extension/gate/models/convert_program.py": "runs in a sandbox that has a time limit",
     "extension/gipfel_extension/vetting/checks/storage.py": "runs in a process that has a time limit",
     "extension/gipfel_extension/vetting/check.py": "runs in a process that has a time limit",
-    "spawner/gipfel_cluster/job/recording.py": "appends to the log of a process that it starts",
-    "spawner/gipfel_cluster/job/remote_recorders.py": "appends to the log of a step that it starts",
-    "spawner/gipfel_cluster/steps/broker.py": "appends to the log of a supervisor that it starts",
-    "spawner/gipfel_cluster/steps/tasks.py": "appends to the logs of tasks that it starts",
     "extension/gipfel_extension/saturation/report/page.py": "a script of this package",
     "extension/gipfel_extension/vetting/checks/probes/": "run in the image, with its standard library",
 }

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from test_checkpoints_list import write_checkpoint
 
-from gipfel_cluster.job.staging import StageRequest, split_paths, stage_before_start, stage_request
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.job.staging import StageRequest, stage_before_start, stage_request
+from gipfel_cluster.model import GipfelError, split_list
 from gipfel_extension.services.blueprint import read_blueprint
 from gipfel_extension.services.directory import ServiceSpec, storage_directory
 from gipfel_extension.training.launch import Launch, launch
@@ -104,7 +104,7 @@ def staged_before_start(request: StageRequest, environment: Environment, tmp_pat
 
 def form(place: str, environment: Environment, tmp_path: Path) -> str:
     options = UserOptions(stage=f"{place}/data.bin")
-    request = StageRequest(data=split_paths(options.stage), to="memory")
+    request = StageRequest(data=split_list(options.stage), to="memory")
     return staged_before_start(request, environment, tmp_path)
 
 

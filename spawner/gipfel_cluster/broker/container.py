@@ -217,8 +217,7 @@ def _directory(
 @contextmanager
 def local_context(environment: Mapping[str, str]) -> Iterator[JobContext]:
     """Yield a context of this machine and this user, for use outside of jobs."""
-    scratch = ScratchFolder.create()
-    try:
+    with ScratchFolder.create() as scratch:
         yield JobContext(
             sockets=str(scratch.path),
             scratch=str(scratch.path),
@@ -228,8 +227,6 @@ def local_context(environment: Mapping[str, str]) -> Iterator[JobContext]:
             host_environment=host_variables(environment),
             protected=PROTECTED_VARIABLES,
         )
-    finally:
-        scratch.remove()
 
 
 def run_directly(

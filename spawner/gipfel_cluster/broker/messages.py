@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationEr
 
 from ..edf import Diagnostic
 from ..image_verdict import SecurityVerdict
-from ..model import DEFER_BUILD, Frozen, GipfelError, OneLine, check_command, check_variables
+from ..model import DEFER_BUILD, Frozen, GipfelError, OneLine, check_command, check_variables, first_problem
 from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
 
 VERSION: Final = 1
@@ -328,9 +328,10 @@ def parse_request_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:
                 f"This broker uses version {VERSION} of its protocol.",
                 "Use the same version of gipfel on both sides: in a job, that of its runtime.",
             ) from None
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])[:80] or "request"
-        raise GipfelError(f"The broker can't use the request's {where}: {first['msg'][:200]}.") from None
+        where, problem = first_problem(error)
+        raise GipfelError(
+            f"The broker can't use the request's {where[:80] or 'request'}: {problem[:200]}."
+        ) from None
 
 
 def _version(line: bytes) -> int:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from ..model import Frozen, GipfelError, OneLine
+from ..model import Frozen, GipfelError, OneLine, split_list
 
 PREFIX = "com.gipfel.network."
 ALLOW, MODE = f"{PREFIX}allow", f"{PREFIX}mode"
@@ -162,11 +162,6 @@ def is_address(name: str) -> bool:
     return True
 
 
-def split_hosts(text: str) -> tuple[str, ...]:
-    """Return the entries of a list that is separated by spaces or commas."""
-    return tuple(text.replace(",", " ").split())
-
-
 def network_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations that declare an EDF's gate."""
     return {name: annotations[name] for name in ANNOTATIONS if name in annotations}
@@ -201,7 +196,7 @@ def gates_of(
                 f"{where} gate has a mode and no list of hosts.", f"Add {ALLOW}; empty allows no host."
             )
         try:
-            found.append(Gate.model_validate({"allow": split_hosts(allow), "mode": mode or "refuse"}))
+            found.append(Gate.model_validate({"allow": split_list(allow), "mode": mode or "refuse"}))
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             raise GipfelError(

@@ -45,11 +45,11 @@ class Apptainer:
         values, unset = edf_variables(request)
         local = edf.image_path is not None
         if edf.image_path:
-            image = image_environment(edf.image_path)
-            image_variables = {
-                name: value for name, value in image.items() if not is_protected(name, request.protected)
-            }
-            values = {name: value for name, value in image_variables.items() if name not in unset} | values
+            values = {
+                name: value
+                for name, value in image_environment(edf.image_path).items()
+                if name not in unset and not is_protected(name, request.protected)
+            } | values
         protected = {
             name: value
             for name, value in request.environment.items()
@@ -77,8 +77,11 @@ class Apptainer:
             *request.command,
         )
         inside = {f"APPTAINERENV_{name}": value for name, value in values.items()}
-        removed = {name for name in unset if not is_read_by_launcher(name)}
-        environment = {name: value for name, value in request.environment.items() if name not in removed}
+        environment = {
+            name: value
+            for name, value in request.environment.items()
+            if name not in unset or is_read_by_launcher(name)
+        }
         return Invocation(argv=argv, environment=environment | inside, notes=_notes(request))
 
 

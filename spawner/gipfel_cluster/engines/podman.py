@@ -108,8 +108,11 @@ class Podman:
             host.program("podman"),
             *("--log-level=error", "run", *options, _name(reference), *request.command),
         )
-        removed = {name for name in unset if not is_read_by_podman(name)}
-        environment = {name: value for name, value in request.environment.items() if name not in removed}
+        environment = {
+            name: value
+            for name, value in request.environment.items()
+            if name not in unset or is_read_by_podman(name)
+        }
         environment |= {name: value for name, value in values.items() if not is_read_by_podman(name)}
         if squashed:
             files = [(mount.source, target) for mount, target in zip(squashed, targets, strict=True)]

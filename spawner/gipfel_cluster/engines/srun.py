@@ -123,8 +123,11 @@ class Pyxis:
             *env_command(unset, inside),
             *request.command,
         )
-        removed = {name for name in unset if not is_read_by_launcher(name)}
-        environment = {name: value for name, value in request.environment.items() if name not in removed}
+        environment = {
+            name: value
+            for name, value in request.environment.items()
+            if name not in unset or is_read_by_launcher(name)
+        }
         return Invocation(
             argv=argv,
             environment={**environment, **values, **annotation_variables(edf.annotations)},

@@ -129,7 +129,7 @@ class JobNotices:
         self._failure = ""
         self._reporter = Reporter(environment)
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def start(self) -> None:
         """Report the start if the job has waited for it, and follow its events from now on."""
@@ -140,11 +140,8 @@ class JobNotices:
             self._report("started", f"It waited {duration(waited)} in the queue.")
         # Events of an earlier start of a requeued job are not reported again.
         self._follower.skip()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        try:
+        with suppress(RuntimeError):  # no more threads: the job runs without these notices
             self._thread.start()
-        except RuntimeError:  # no more threads: the job runs without these notices
-            self._thread = None
 
     def report_end(self, status: int, *, stopped: bool) -> None:
         """Report the end of the job with its exit status; ``stopped`` if it got a signal to end.
@@ -199,9 +196,9 @@ class JobNotices:
     def _stop_following(self) -> None:
         """End the thread, then read the last events, unless the thread hangs (on a lost file system)."""
         self._ended.set()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join(_JOIN_S)
-        if self._thread is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             self._read_events()
 
     def _check_limit(self, limit: float) -> None:

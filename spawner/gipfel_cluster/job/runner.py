@@ -86,11 +86,10 @@ class JobRunner:
     def _prepare_and_run(self, run: RunFolder, notices: JobNotices) -> int:
         edf = self._edf()
         runtime = Runtime.load(self.spec.runtime) if self.spec.runtime else Runtime.from_current_interpreter()
-        scratch = ScratchFolder.create()
         try:
-            return self._run_in(run, edf, runtime, scratch.path, notices)
+            with ScratchFolder.create() as scratch:
+                return self._run_in(run, edf, runtime, scratch.path, notices)
         finally:
-            scratch.remove()
             if self._recorded:
                 # Last, because it takes the longest; a later request computes a missing score.
                 close_run(run.path, self.environment)

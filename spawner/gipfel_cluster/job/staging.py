@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from ..model import Frozen, GipfelError, OneLine
+from ..model import Frozen, GipfelError, OneLine, split_list
 from ..process.tree import end_child
 from ..regular_files import last_line
 from ..staged import ANNOTATION
@@ -49,11 +49,6 @@ class StageRequest(Frozen):
         return tuple(dict.fromkeys(value))
 
 
-def split_paths(text: str) -> tuple[str, ...]:
-    """Return the paths of a list that is separated by spaces or commas."""
-    return tuple(text.replace(",", " ").split())
-
-
 def stage_request(annotations: Mapping[str, str], own: StageRequest | None = None) -> StageRequest | None:
     """Return the paths that EDF and job (``own``) request, with the job's other settings; None without paths.
 
@@ -62,7 +57,7 @@ def stage_request(annotations: Mapping[str, str], own: StageRequest | None = Non
     GipfelError
         The EDF's annotations are not valid.
     """
-    listed = split_paths(f"{annotations.get(ANNOTATION, '')} {annotations.get(f'{ANNOTATION}.data', '')}")
+    listed = split_list(f"{annotations.get(ANNOTATION, '')} {annotations.get(f'{ANNOTATION}.data', '')}")
     if not listed:
         return own
     values = {

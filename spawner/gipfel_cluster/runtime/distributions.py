@@ -58,7 +58,7 @@ def required_distributions(extra: str) -> tuple[Distribution, ...]:
         raise GipfelError(f"gipfel has no extra {extra!r}.", f"It has {', '.join(offered) or 'none'}.")
     seen: set[tuple[str, str]] = set()
     pending = [(_GIPFEL, ""), (_GIPFEL, extra)]
-    pending += [(name, "") for name in OPTIONAL_DISTRIBUTIONS if _is_installed(name)]
+    pending += [(name, "") for name in OPTIONAL_DISTRIBUTIONS if any(Distribution.discover(name=name))]
     while pending:
         name, current_extra = pending.pop()
         if (name, current_extra) in seen:
@@ -166,14 +166,6 @@ def is_skipped(target: str) -> bool:
         or target.endswith(_SKIPPED_SUFFIXES)
         or (target.startswith(SITE_PACKAGES) and not _SKIPPED_FOLDERS.isdisjoint(target.split("/")))
     )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _installed(name: str, extra: str) -> Distribution:

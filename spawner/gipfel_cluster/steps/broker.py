@@ -19,7 +19,7 @@ from ..broker.messages import PathRef, Started, StepRequest, SuperviseRequest
 from ..broker.serving import Connection, end_process, relay_until_end
 from ..edf import Mount
 from ..environment import without_tokens
-from ..model import GipfelError
+from ..model import GipfelError, first_problem
 from ..process.locks import LOCKS_DIRECTORY, assign_lock_file, create_lock_file
 from ..regular_files import open_log
 from .container import step_job_from_context
@@ -126,9 +126,8 @@ def step_plan(request: StepRequest, context: JobContext) -> StepPlan:
     try:
         spec = StepSpec.model_validate(request.spec)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])[:80] or "step"
-        raise GipfelError(f"The step's {where} can't be used: {first['msg'][:200]}.") from None
+        where, problem = first_problem(error)
+        raise GipfelError(f"The step's {where[:80] or 'step'} can't be used: {problem[:200]}.") from None
     folder = context.host_path(request.folder)
     if folder is None or request.folder.path != spec.folder:
         raise GipfelError(

@@ -48,13 +48,12 @@ class TaskRunner:
         adopt_orphans()
         for number in _FORWARDED:
             signal.signal(number, self._forward)
-        scratch = ScratchFolder.create()
-        try:
-            self._write_location()
-            return self._run_in(scratch.path)
-        finally:
-            end_descendants()
-            scratch.remove()
+        with ScratchFolder.create() as scratch:
+            try:
+                self._write_location()
+                return self._run_in(scratch.path)
+            finally:
+                end_descendants()
 
     def _run_in(self, scratch: Path) -> int:
         # Slurm's variables describe this step: its supervisor removed those of the job.

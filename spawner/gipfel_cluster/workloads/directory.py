@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from ..model import Frozen, GipfelError, one_line
+from ..model import Frozen, GipfelError, first_problem, one_line
 from ..process.fork import ForkedProgram, can_fork
 from ..process.locks import is_locked, lock_within
 from ..process.tree import Process
@@ -111,8 +111,7 @@ def read_state(folder: Path, model: type[State], kind: str = "workload") -> Stat
     except OSError as error:
         raise GipfelError(f"The state of the {kind} in {folder} can't be read: {error.strerror}.") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        reason = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())[:200]
+        reason = one_line(" ".join(first_problem(error)))[:200]
         raise GipfelError(
             f"The state of the {kind} in {folder} can't be read: {reason}.",
             "Use the version of Gipfel that wrote it, or remove the directory.",

@@ -32,7 +32,7 @@ from gipfel_cluster.edf.gate import network_annotations
 from gipfel_cluster.engines import engine_for, load_usable_edf
 from gipfel_cluster.environment import without_tokens
 from gipfel_cluster.image_verdict import SecurityVerdict, is_configured, judge_image
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, first_problem
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
 from gipfel_cluster.steps.broker import LAUNCH_SUPERVISOR_MODULE, LOG, TRANSFER_SUPERVISOR_MODULE
 
@@ -90,10 +90,8 @@ def chosen_scheduler(name: str, context: "SubmissionContext") -> str:
 def refused_option(error: ValidationError, what: str, fix: str) -> GipfelError:
     """Return the error about the first option of a job that can't be used; `what` is such as ``launch``."""
     # Without the value, which may be the entire environment.
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    field = ".".join(map(str, first["loc"])) or "options"
-    reason = first["msg"].removeprefix("Value error, ")
-    return GipfelError(f"The {what}'s {field} can't be used: {reason}.", fix)
+    field, reason = first_problem(error)
+    return GipfelError(f"The {what}'s {field or 'options'} can't be used: {reason}.", fix)
 
 
 def start_supervisor(

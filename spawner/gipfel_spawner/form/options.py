@@ -14,8 +14,8 @@ from pydantic import (
     field_validator,
 )
 
-from gipfel_cluster.job.staging import MAX_PATHS, SOURCE, split_paths
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem
+from gipfel_cluster.job.staging import MAX_PATHS, SOURCE
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem, split_list
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import Memory, Placement
 
@@ -83,7 +83,7 @@ def _reject_boolean(value: object) -> object:
 
 
 def _paths(value: str) -> str:
-    paths = split_paths(value)
+    paths = split_list(value)
     if not all(re.match(SOURCE, each) for each in paths):
         raise ValueError(
             "give absolute paths, or such as shared:imagenet.sqsh or s3://bucket/key, separated by spaces"

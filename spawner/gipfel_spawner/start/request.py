@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.job.staging import StageRequest, split_paths
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem
+from gipfel_cluster.job.staging import StageRequest
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem, split_list
 from gipfel_cluster.scheduler.protocol import JobRequest
 
 from ..form.options import UserOptions
@@ -66,7 +66,7 @@ def server_spec(
         engine=engine,
         runtime=runtime,
         options=options.model_dump(mode="json"),
-        stage=StageRequest(data=split_paths(options.stage)) if options.stage else None,
+        stage=StageRequest(data=split_list(options.stage)) if options.stage else None,
     )
 
 
