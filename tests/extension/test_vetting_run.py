@@ -182,7 +182,7 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
                 message = from_coordinator(agent.link.socket.recv())
                 told.add(f"{node} {getattr(message, 'kind', '')}")
                 if isinstance(message, RunCheck) and node not in slow:
-                    name = str(dict(message.entry)["name"])  # type: ignore[call-overload]
+                    name = message.entry.name
                     agent.say(CheckDone(task=message.task, results=(verdict_of(node, name),)))
         if {each.check for each in builder.results if each.node == "a"} >= {"env", "shm"} or (
             {"a run_check", "b run_check"} <= told and "a" in slow
@@ -232,7 +232,7 @@ def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(
         while agent.link.socket.poll(0):
             message = from_coordinator(agent.link.socket.recv())
             if isinstance(message, RunCheck):
-                name = dict(message.entry)["name"]  # type: ignore[call-overload]
+                name = message.entry.name
                 verdict = "fail" if name == "env" else "pass"
                 forged = verdict_of("a", str(name), verdict, severity="warning")
                 agent.say(CheckDone(task=message.task, results=(forged,)))
@@ -263,7 +263,7 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
             while agent.link.socket.poll(0):
                 message = from_coordinator(agent.link.socket.recv())
                 if isinstance(message, RunCheck):
-                    own = dict(message.entry)["name"] == "env"  # type: ignore[call-overload]
+                    own = message.entry.name == "env"
                     found = verdict_of(node, "env", "fail" if node == "b" else "pass")
                     # Of a group's probe the node lacks nothing.
                     agent.say(CheckDone(task=message.task, results=(found,) if own else ()))

@@ -167,9 +167,8 @@ class KernelRecorder:
             *("--root-pid", str(os.getpid())),
             # Passed explicitly: if the kernel dies first, the recorder has another parent when it asks.
             f"--with-parent={os.getpid()}",
+            *(f"--source={source}" for source in self._sources),
         ]
-        for source in self._sources:
-            argv += ["--source", source]
         try:
             with os.fdopen(open_log(self._log), "ab") as log:
                 # In its own session, so that Ctrl-C in a terminal interrupts the kernel, but not the

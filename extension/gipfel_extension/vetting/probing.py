@@ -329,14 +329,21 @@ class LocalProbes:
 
 
 def _run_forked(server: ForkServer, spec: ProbeSpec, output: IO[bytes], errors: IO[bytes]) -> int | None:
-    with tempfile.TemporaryFile() as stdin:
-        stdin.write(spec.stdin())
-        stdin.seek(0)
+    with memory_file(spec.stdin()) as stdin:
         forked = server.fork(spec.argv, {}, (stdin.fileno(), output.fileno(), errors.fileno()))
         try:
             return forked.wait(spec.time_limit_s)
         finally:
             forked.kill()
+
+
+def memory_file(content: bytes) -> IO[bytes]:
+    """Return an open file with this content, for a probe's standard input."""
+    # In memory, because the node's disks may be faulty.
+    file = os.fdopen(os.memfd_create("gipfel-probe"), "wb+")
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 def _await_end(process: "subprocess.Popen[bytes]", spec: ProbeSpec) -> int | None:

@@ -85,7 +85,7 @@ def _against_allocation(
     middle = statistics.median(values)
     spread = max(NORMAL * mad(values), _MIN_SPREAD * abs(middle))
     distance = abs(value - middle) / spread if spread else 0.0
-    verdicts = []
+    verdicts = [(Verdict.PASS, "close to the allocation's median.")]
     if threshold.below_median is not None and middle:
         below = 1.0 - value / middle
         if distance >= threshold.mads:
@@ -96,19 +96,11 @@ def _against_allocation(
                 " slow node."
             )
             verdicts.append((Verdict.INCONCLUSIVE, text))
-        else:
-            verdicts.append((Verdict.PASS, "close to the allocation's median."))
     if threshold.above_median is not None:
         above = value - middle
         if above > threshold.above_median and distance >= threshold.mads:
-            verdicts.append(
-                (
-                    Verdict.FAIL,
-                    f"{with_unit(above, unit)} above the allocation's median, {distance:.0f} spreads",
-                )
-            )
-        else:
-            verdicts.append((Verdict.PASS, "close to the allocation's median."))
+            text = f"{with_unit(above, unit)} above the allocation's median, {distance:.0f} spreads"
+            verdicts.append((Verdict.FAIL, text))
     verdict = worst([each for each, _ in verdicts])
     return next(each for each in verdicts if each[0] is verdict)
 

@@ -13,10 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from ...kernels import find_image_python
-from ..probing import ForkedProbe, ForkServer
+from ..probing import ForkedProbe, ForkServer, memory_file
 
 _PR_SET_PDEATHSIG = 1
 _MAX_OUTPUT = 8 << 20
@@ -193,7 +192,7 @@ def start_program(
     OSError
         It can't be started.
     """
-    with _pipes() as (output, errors, out, error_output), _memory_file(stdin) as file:
+    with _pipes() as (output, errors, out, error_output), memory_file(stdin) as file:
         process = subprocess.Popen(
             argv,
             stdin=file,
@@ -218,7 +217,7 @@ def start_forked(
     OSError
         The server has ended.
     """
-    with _pipes() as (output, errors, out, error_output), _memory_file(stdin) as file:
+    with _pipes() as (output, errors, out, error_output), memory_file(stdin) as file:
         forked = server.fork(argv, variables, (file.fileno(), out, error_output))
     return ForkedChild(forked, output=output, errors=errors, limit_s=limit_s)
 
@@ -237,14 +236,6 @@ def _pipes() -> Iterator[tuple[int, int, int, int]]:
     finally:
         os.close(out)
         os.close(error_output)
-
-
-def _memory_file(content: bytes) -> IO[bytes]:
-    # In memory, because the node's disks may be faulty.
-    file = os.fdopen(os.memfd_create("gipfel-probe"), "wb+")
-    file.write(content)
-    file.seek(0)
-    return file
 
 
 def start_function(function: Callable[[], bytes], *, limit_s: float) -> Child:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import JsonValue
-
 from ..model import CheckResult, Owner, Scope, Verdict
 from ..one_check import is_group, time_limit, uses_torch
 from ..probing import IMPORT_LIMIT_S
@@ -167,7 +165,6 @@ class Coordinator:
         return [entry for entry in entries if is_group(entry)]
 
     def _submit(self, node: str, entry: ProtocolCheck) -> PendingTask:
-        document: JsonValue = entry.model_dump(mode="json")
         limit, import_limit = time_limit(entry), 0.0
         torch: Literal["", "later", "now"] = ""
         if uses_torch(entry):
@@ -177,7 +174,7 @@ class Coordinator:
             torch = "later"
         return self._dispatcher.submit(
             node,
-            lambda task: RunCheck(task=task, entry=document, limit_s=limit, torch=torch),
+            lambda task: RunCheck(task=task, entry=entry, limit_s=limit, torch=torch),
             limit + import_limit,
         )
 

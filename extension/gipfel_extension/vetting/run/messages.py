@@ -2,12 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gipfel_cluster.model import Frozen, OneLine
 
 from ..model import CheckResult
 from ..probing import ProbeAnswer, ProbeSpec
+from ..protocol import ProtocolCheck
 
 #: Maximum size of a message.
 MAX_MESSAGE_BYTES = 8 << 20
@@ -123,7 +124,7 @@ class RunCheck(Frozen):
 
     kind: Literal["run_check"] = "run_check"
     task: int
-    entry: JsonValue
+    entry: ProtocolCheck
     limit_s: float
     torch: Literal["", "later", "now"] = ""
 

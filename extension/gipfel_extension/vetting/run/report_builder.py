@@ -7,6 +7,7 @@ returns the nodes that failed their own checks.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
@@ -63,10 +64,7 @@ class EarlierRuns:
             reason = f"The history of earlier runs can't be read: {error}"
             return cls(HistoryContent(problems=(reason,)))
         problems = (*content.problems, *filter(None, [problem]))
-
-        def fetch(models: Collection[str]) -> Sequence[Baseline]:
-            return site_baselines(cluster, models, environment=environment)
-
+        fetch = partial(site_baselines, cluster, environment=environment)
         return cls(HistoryContent(content.records, problems), excluded, fetch)
 
     def vetted(self, protocol: VettingProtocol, nodes: Sequence[str], within_s: float) -> dict[str, int]:

@@ -6,7 +6,6 @@ alive. Each check runs in a child process (`check_locally`), which can be killed
 """
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -14,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import TypeAdapter
 
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.process.tree import adopt_orphans, descendants
@@ -240,7 +239,7 @@ class Worker:
 
 
 def check_locally(
-    entry: JsonValue,
+    entry: ProtocolCheck,
     *,
     node: str,
     gpus: int | None,
@@ -257,8 +256,7 @@ def check_locally(
         probes=LocalProbes(python, environment, server),
         expected_gpus=gpus,
     )
-    results = run_check(ProtocolCheck.model_validate_json(json.dumps(entry)), context)
-    return RESULTS.dump_json(tuple(results))
+    return RESULTS.dump_json(tuple(run_check(entry, context)))
 
 
 def _rank_variables(message: RunRanks, rank: int, local: int) -> dict[str, str]:
