@@ -151,7 +151,7 @@ def test_a_vetted_launch_leaves_out_what_was_found_bad_of_late(tmp_path: Path) -
     assert excluded_nodes(spec, "alps", environment) == "nid[007-008]"
     until = time.time_ns() + _OLD_NS
     bad = Exclusion(node="nid009", reason="slow", since_ns=0, until_ns=until)
-    Exclusions(History(tmp_path, "alps").folder).add([bad])
+    Exclusions(History(tmp_path, "alps").folder).update([bad])
     assert excluded_nodes(spec, "alps", environment) == "nid[007-009]"
     assert excluded_nodes(spec.model_copy(update={"vetting": ""}), "alps", environment) == "nid[007-008]"
     assert excluded_nodes(spec, "other", environment) == "nid[007-008]"
