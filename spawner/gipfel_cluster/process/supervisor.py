@@ -18,7 +18,6 @@ from pathlib import Path
 
 from ..environment import without_tokens
 from ..regular_files import open_log
-from ..runs import write_atomically
 
 #: This module's name, for ``python -m`` on the nodes where Slurm starts it.
 PROGRAM = "gipfel_cluster.process.supervisor"
@@ -133,8 +132,11 @@ class RecorderSupervisor:
             return
         end = {"time_ns": time.time_ns(), "status": status, "description": _describe_status(status)}
         text = json.dumps({**end, "expected": expected, "unexpected_ends": self._unexpected_ends}) + "\n"
+        part = self._end_file.with_name(f".{self._end_file.name}.{os.getpid()}")
         with suppress(OSError):
-            write_atomically(self._end_file, text)
+            with os.fdopen(open_log(part, truncate=True), "w") as file:
+                file.write(text)
+            part.replace(self._end_file)
 
     def _report_lost(self, message: str) -> None:
         append_event(self._events, "recorder_lost", self._node, message)
