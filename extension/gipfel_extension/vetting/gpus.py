@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gipfel_cluster.messages import GipfelError
+
 log = logging.getLogger(__name__)
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 #: Largest number of NVLinks of a GPU that are queried.
@@ -17,20 +19,8 @@ _MAX_LINKS = 36
 _NO_SUCH_LINK = (2, 3)
 
 
-class ReadingError(Exception):
-    """GPUs can't be read: there is no driver, Python module or GPU.
-
-    Parameters
-    ----------
-    problem
-        The problem, as one sentence.
-    fix
-        What to do about it, as one sentence.
-    """
-
-    def __init__(self, problem: str, fix: str = "") -> None:
-        super().__init__(problem)
-        self.problem, self.fix = problem, fix
+class ReadingError(GipfelError):
+    """GPUs can't be read: there is no driver, Python module or GPU."""
 
 
 @dataclass(frozen=True)
