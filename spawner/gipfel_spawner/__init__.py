@@ -34,25 +34,19 @@ from .spawner import EDFSpawner
 
 __all__ = ["HUB_TEMPLATES", "EDFSpawner"]
 
-# Importing batchspawner registers a route on which a server's token can set any attribute of its spawner,
-# including the command that runs as the user. A hub imports all installed spawners, even unused ones.
-default_handlers[:] = [
-    (each[0], BatchspawnerRouteHandler, *each[2:]) if each[1] is BatchSpawnerAPIHandler else each
-    for each in default_handlers
-]
-# JupyterHub stores user options before its spawner can reject them.
-default_handlers[:] = [
-    (each[0], ValidatedServerHandler, *each[2:]) if each[1] is UserServerAPIHandler else each
-    for each in default_handlers
-]
+_REPLACED = {
+    # Importing batchspawner registers a route on which a server's token can set any attribute of its spawner,
+    # including the command that runs as the user. A hub imports all installed spawners, even unused ones.
+    BatchSpawnerAPIHandler: BatchspawnerRouteHandler,
+    # JupyterHub stores user options before its spawner can reject them.
+    UserServerAPIHandler: ValidatedServerHandler,
+    # JupyterHub logs a stack trace for each invalid form or link.
+    SpawnHandler: ValidatedSpawnHandler,
+    HomeHandler: HomePageHandler,
+}
+for _handlers in (default_handlers, page_handlers):
+    _handlers[:] = [(each[0], _REPLACED.get(each[1], each[1]), *each[2:]) for each in _handlers]
 default_handlers += [each for each in ROUTES if each not in default_handlers]
-# JupyterHub logs a stack trace for each invalid form or link.
-page_handlers[:] = [
-    (each[0], ValidatedSpawnHandler, *each[2:]) if each[1] is SpawnHandler else each for each in page_handlers
-]
-page_handlers[:] = [
-    (each[0], HomePageHandler, *each[2:]) if each[1] is HomeHandler else each for each in page_handlers
-]
 if not any(each[1] is ServerRouteHandler for each in default_handlers):
     default_handlers += [
         (r"/api/gipfel/server", ServerRouteHandler),

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.regular_files import open_log
 
 from .form.options import UserOptions
 
@@ -100,13 +101,9 @@ class AuditLog:
         }
         content["reason"] = one_line(event.reason)[:_MAX_REASON_CHARACTERS]
         line = (json.dumps(content, ensure_ascii=False) + "\n").encode(errors="replace")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            file = os.open(self.path, flags, 0o600)
-            try:
-                os.write(file, line)
-            finally:
-                os.close(file)
+            with os.fdopen(open_log(self.path), "ab") as file:
+                file.write(line)
         except OSError as error:
             self._log.warning("The audit log %s can't be written: %s", self.path, error.strerror)
 

@@ -166,8 +166,7 @@ class EDFSpawner(SpawnerTraits):
             options, edf, service = await prepare_start(self, options, commands)
         # Shares of this server's name may have been given for another service.
         ServiceShares(self).end_refused(is_service=bool(options.service))
-        if edf.startswith("~/"):
-            edf = account.home + edf[1:]
+        edf = account.expand(edf)
         if edf:
             self.follower.progress.report(5, f"Checking the environment {edf}.")
             image = await commands.check(edf)

@@ -140,7 +140,8 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
     record = {"edf": {"name": "torch"}, "nodes": ["n1", "n2"], "options": {"gpus": 2}}
     made.file("/home/ada/.gipfel/runs/alps-7/record.json", json.dumps(record))
     made.file(
-        "/proc/self/mounts", "overlay / overlay rw 0 0\nnas:/r /home/ada/.gipfel/runs/alps-7 nfs4 rw 0 0\n"
+        "/proc/self/mountinfo",
+        "1 0 0:1 / / rw - overlay overlay rw\n2 1 0:2 / /home/ada/.gipfel/runs/alps-7 rw - nfs4 nas:/r rw\n",
     )
     machine = made.machine(**inside)
     asked = {each.topic.name: each for each in probes(machine, operator=False)}
@@ -278,8 +279,9 @@ def test_the_process_that_opens_a_source_says_why_it_can_t(tmp_path):
 
 def test_directories_are_tried_and_their_file_systems_told_apart(made):
     made.file(
-        "/proc/self/mounts",
-        "/dev/sda / ext4 rw 0 0\nnas:/h /home nfs4 rw 0 0\nlocal /home/ada/\\040x xfs rw 0 0\n",
+        "/proc/self/mountinfo",
+        "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 0:2 / /home rw - nfs4 nas:/h rw\n"
+        "3 2 0:3 / /home/ada/\\040x rw - xfs local rw\n",
     )
     found = hub_operation.home(made.machine())
     assert (found.status, "shared (nfs4)" in found.message) == ("ok", True)

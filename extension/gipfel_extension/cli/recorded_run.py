@@ -20,10 +20,9 @@ from typing import Any
 from gipfel_cluster.job.git_state import git_state
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import end_child
+from gipfel_cluster.regular_files import last_line, open_log
 from gipfel_cluster.runs import LiveFolder, RunFolder, make_private, runs_root
 from gipfel_cluster.scheduler.notation import expand_hostlist
-
-from ..telemetry.files import open_log, read_tail
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 #: Slurm's step IDs from this one on stand for the batch script, an allocation's shell and similar steps.
@@ -193,7 +192,6 @@ def _now() -> str:
 _FLUSH_S = 30.0
 _FIRST_SAMPLE_S = 5.0
 _GLANCE_S = 0.02
-_MAX_LOG = 64 << 10
 
 
 class CommandRecorder:
@@ -298,12 +296,10 @@ class CommandRecorder:
             time.sleep(_GLANCE_S)
 
     def _last_log_line(self) -> str:
-        try:
-            line = read_tail(self._log, _MAX_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
-            if not line:
+        line = last_line(self._log)
+        if not line:
+            with contextlib.suppress(OSError):
                 self._log.unlink()
-        except OSError:
-            return ""
         return line.partition(" recorder: ")[2] or line
 
 

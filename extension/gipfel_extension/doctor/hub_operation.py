@@ -9,6 +9,7 @@ from pathlib import Path
 from gipfel_cluster.broker.context import find_runtime
 from gipfel_cluster.model import GipfelError
 
+from ..telemetry.sources.file_systems import parse_mountinfo
 from .containers import version_of
 from .examine import Finding, Machine, ProbeTopic
 
@@ -27,7 +28,6 @@ _SHARED = frozenset(
 )  # fmt: skip
 # Types of file systems of a container's root, which are deleted with the container.
 _EPHEMERAL = frozenset(("overlay", "tmpfs", "ramfs", "fuse.fuse-overlayfs"))
-_ESCAPED = (("\\040", " "), ("\\011", "\t"), ("\\134", "\\"))
 JUPYTERHUB = ProbeTopic(name="JupyterHub", group="Hub")
 NODE = ProbeTopic(name="Node.js", group="Hub")
 PROXY = ProbeTopic(name="proxy", group="Hub")
@@ -127,19 +127,10 @@ def is_shared(kind: str) -> bool:
 
 
 def file_system(machine: Machine, path: Path) -> str:
-    """Return the type of a path's file system, empty if it is unknown. Source: proc_mounts(5)."""
-    best, kind = "", ""
-    for line in machine.read("/proc/self/mounts").splitlines():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        target = fields[1]
-        for escape, character in _ESCAPED:
-            target = target.replace(escape, character)
-        # Of several mounts on one path, the last one is visible.
-        if path.is_relative_to(target) and len(target) >= len(best):
-            best, kind = target, fields[2]
-    return kind
+    """Return the type of a path's file system, empty if it is unknown. Source: proc_pid_mountinfo(5)."""
+    mounts = parse_mountinfo(machine.read("/proc/self/mountinfo"), virtual=True)
+    found = mounts.of_path(str(path))
+    return found.kind if found else ""
 
 
 def jupyterhub(machine: Machine) -> Finding:

@@ -5,7 +5,6 @@ reports.
 """
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -134,11 +133,6 @@ class SlurmNodes:
         if done.code:
             raise GipfelError(f"{argv[0]}: {done.errors or done.output}"[:500])
         return done.output
-
-
-def format_command(argv: tuple[str, ...]) -> str:
-    """Return a command in shell syntax, for messages."""
-    return shlex.join(argv)
 
 
 def read_states(output: str) -> dict[str, NodeState]:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -33,7 +34,7 @@ from .cases import (
     opened_since,
     view,
 )
-from .nodes import NodeControl, NodeState, case_refusal, drain_refusal, format_command, resume_refusal
+from .nodes import NodeControl, NodeState, case_refusal, drain_refusal, resume_refusal
 from .queries import audit, observations
 from .rules import Action, Proposal, Rule, next_step
 from .schema import StepRow
@@ -184,9 +185,9 @@ class Recovery:
         if refusal:
             raise GipfelError(refusal)
         if drain.dry_run:
-            return "dry_run", f"would run: {format_command(argv)}"
+            return "dry_run", f"would run: {shlex.join(argv)}"
         await self._nodes.run(argv)
-        return "done", format_command(argv)
+        return "done", shlex.join(argv)
 
     async def _states(self, cluster: str) -> Mapping[str, NodeState]:
         # The scheduler knows only its own cluster; without states, the limits refuse other clusters.

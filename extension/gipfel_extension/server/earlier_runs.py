@@ -70,8 +70,10 @@ def earlier_runs(folder: Path, beside: Sequence[str] = ()) -> EarlierRuns:
     found: list[tuple[Path, _Identity]] = []
     for other in _folders(folder):
         identity = _identity(other)
-        is_asked = other.name in beside
-        if identity is not None and (is_asked or _is_earlier(identity, own)):
+        if identity is None:
+            continue
+        is_earlier = identity.program == own.program and identity.started < own.started
+        if other.name in beside or is_earlier:
             found.append((other, identity))
     found.sort(key=lambda each: each[1].started, reverse=True)
     reasons = {path: _difference(own, identity) for path, identity in found}
@@ -158,10 +160,6 @@ def _identity(folder: Path) -> _Identity | None:
 def _of_launch(folder: Path) -> Program | None:
     launch = launch_folder(folder, None)
     return None if launch is None else program_of_launch(launch)
-
-
-def _is_earlier(other: _Identity, own: _Identity) -> bool:
-    return other.program == own.program and other.started < own.started
 
 
 def _difference(own: _Identity, other: _Identity) -> str:

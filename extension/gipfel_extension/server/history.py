@@ -133,12 +133,12 @@ class TimeRange:
         if self.metrics is None:
             return {}
         inside = self.metrics.between(self.start_ns or 0, self.end_ns or 2**63 - 1)
-        found = {}
-        for name in inside.names:
-            metric = inside.find(name)
-            if metric is not None and np.isfinite(metric.values).any():
-                found[name] = float(np.nanmean(metric.values))
-        return found
+        metrics = {name: inside.find(name) for name in inside.names}
+        return {
+            name: float(np.nanmean(metric.values))
+            for name, metric in metrics.items()
+            if metric is not None and np.isfinite(metric.values).any()
+        }
 
     def samples(self) -> SampleTable:
         """Return the samples at the finest interval that was recorded."""

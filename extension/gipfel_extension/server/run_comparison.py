@@ -102,7 +102,9 @@ def compare_runs(names: Sequence[str], environment: Mapping[str, str] = os.envir
     rows = tuple(table_row(find_run(name, environment)) for name in names)
     folders = [Path(row.folder) for row in rows]
     records = [redact_record(read_record_file(folder)) for folder in folders]
-    configuration = configuration_difference([_configuration(each) for each in records])
+    configuration = configuration_difference(
+        [{key: value for key, value in each.items() if key not in _IDENTITY} for each in records]
+    )
     return RunComparison(
         runs=rows,
         configuration=configuration[:_MAX_ROWS],
@@ -175,10 +177,6 @@ def _flattened(value: Mapping[str, Any], prefix: str = "", depth: int = 1) -> It
         elif each is not None:
             text = each if isinstance(each, str) else json.dumps(each, sort_keys=True, default=str)
             yield key, one_line(text)
-
-
-def _configuration(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in _IDENTITY}
 
 
 def _git(record: Mapping[str, Any]) -> Mapping[str, Any]:

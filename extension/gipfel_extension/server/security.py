@@ -20,6 +20,7 @@ from gipfel_cluster.image_verdict import (
 )
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import user_cache
+from gipfel_cluster.scheduler.machine import CommandResult, run_command
 
 from ..gate.model import SEVERITIES, ScanDocument, worst
 from ..gate.scan.cache import ScanCache
@@ -128,34 +129,28 @@ def security_document(run: Path, launch: str | None, environment: Mapping[str, s
 
 async def _run_gipfel(
     arguments: Sequence[str], environment: Mapping[str, str], task: str, command: str
-) -> tuple[bytes, bytes]:
-    """Run a ``gipfel`` command in a separate process, and return its output on stdout and stderr.
+) -> CommandResult:
+    """Run a ``gipfel`` command in a separate process, and return its output.
 
     Raises
     ------
     GipfelError
-        The command takes longer than two minutes.
+        The command takes longer than two minutes, or prints too much.
     """
+    argv = (sys.executable, "-I", "-m", "gipfel_extension.cli", *arguments)
     async with _SCANS:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-m", "gipfel_extension.cli", *arguments,
-            env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, limit=_MAX_DOCUMENT_BYTES,
-        )  # fmt: skip
         try:
-            return await asyncio.wait_for(process.communicate(), _SCAN_S)
+            return await run_command(
+                argv, environment=environment, limit=_SCAN_S, max_bytes=_MAX_DOCUMENT_BYTES
+            )
         except TimeoutError:
             raise GipfelError(
                 f"{task} took longer than {_SCAN_S:.0f} s.", f"Run `{command}` in a terminal."
             ) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
 
 
-def _last_line(output: bytes) -> str:
-    lines = output.decode(errors="replace").splitlines()
+def _last_line(output: str) -> str:
+    lines = output.splitlines()
     return lines[-1][:300] if lines else ""
 
 
@@ -174,11 +169,11 @@ async def save_environment(path: Path, shown: str, environment: Mapping[str, str
     """
     command = f"gipfel image save-environment {shlex.quote(str(path))}"
     arguments = ("image", "save-environment", "--json", str(path))
-    output, problem = await _run_gipfel(arguments, environment, "Saving the environment", command)
+    done = await _run_gipfel(arguments, environment, "Saving the environment", command)
     try:
-        saved = SavedEnvironment.model_validate_json(output)
+        saved = SavedEnvironment.model_validate_json(done.output)
     except ValueError as error:
-        reason = _last_line(problem).removeprefix("gipfel: ")
+        reason = _last_line(done.errors).removeprefix("gipfel: ")
         raise GipfelError(f"The environment could not be saved. {reason}".strip()) from error
     mounts = "".join(f" --mount {shlex.quote(each)}" for each in saved.mounts)
     return {
@@ -198,11 +193,11 @@ async def scan_path(path: Path, shown: str, environment: Mapping[str, str]) -> d
         The scan takes longer than two minutes, or fails.
     """
     arguments = ("scan", "--json", str(path))
-    output, problem = await _run_gipfel(arguments, environment, f"The scan of {shown}", "gipfel scan")
+    done = await _run_gipfel(arguments, environment, f"The scan of {shown}", "gipfel scan")
     try:
-        document = ScanDocument.model_validate_json(output)
+        document = ScanDocument.model_validate_json(done.output)
     except ValueError as error:
-        raise GipfelError(f"{shown} could not be scanned.", _last_line(problem)) from error
+        raise GipfelError(f"{shown} could not be scanned.", _last_line(done.errors)) from error
     return scanned(document, shown, environment)
 
 

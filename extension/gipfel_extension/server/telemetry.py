@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.regular_files import last_line, open_log
 
 from ..saturation.advice import HOLD_S
-from ..telemetry.files import open_log, read_tail
 from .broadcast import SaturationBroadcast
 from .runs import CurrentRun, current_run, list_runs, run_folder
 
 _END_S = 5.0
-_MAX_LOG = 64 << 10
 _SIMULATED = "simulated"
 _FIRST_SAMPLE_S = 20.0
 _POLL_S = 0.1
@@ -97,11 +96,7 @@ class RecorderProcess:
 
     async def last_log_line(self) -> str:
         """Return the last line of its log without the time; empty without a log."""
-        try:
-            content = await asyncio.to_thread(read_tail, self.log, _MAX_LOG)
-        except OSError:
-            return ""
-        line = content.decode(errors="replace").rstrip().rpartition("\n")[2]
+        line = await asyncio.to_thread(last_line, self.log)
         return line.partition(" recorder: ")[2] or line
 
     async def _end(self) -> None:

@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from gipfel_cluster.model import Frozen, OneLine
 
@@ -52,6 +52,15 @@ Traces = dict[str, dict[str, list[Any]]]
 _MAX_WAITING = 8
 
 
+def _known_metric(value: str) -> str:
+    if value not in HEAT_METRICS:
+        raise ValueError(f"the metrics of the heat map are {', '.join(HEAT_METRICS)}")
+    return value
+
+
+HeatMetric = Annotated[OneLine, AfterValidator(_known_metric)]
+
+
 class View(Frozen):
     """Selection of samples on a page.
 
@@ -62,16 +71,9 @@ class View(Frozen):
     type: Literal["view"] = "view"
     window: float = Field(600.0, ge=10, le=MAX_WINDOW_S, allow_inf_nan=False)
     dark: bool = False
-    metric: OneLine = "SM_ACTIVE"
+    metric: HeatMetric = "SM_ACTIVE"
     gpus: tuple[OneLine, ...] = Field((), max_length=_MAX_GPUS)
     gauges: tuple[OneLine, ...] = Field((), max_length=len(GAUGE_LINES))
-
-    @field_validator("metric")
-    @classmethod
-    def _is_known(cls, value: str) -> str:
-        if value not in HEAT_METRICS:
-            raise ValueError(f"the metrics of the heat map are {', '.join(HEAT_METRICS)}")
-        return value
 
     @field_validator("gauges")
     @classmethod

@@ -57,6 +57,10 @@ class Account(Frozen):
         """Directory of the jobs' logs."""
         return f"{self.home}/.gipfel/logs"
 
+    def expand(self, path: str) -> str:
+        """Return a path in which the home directory replaces a leading ``~``."""
+        return self.home + path[1:] if path.startswith("~/") else path
+
 
 def account_of(name: str, *, state_folder: Path, needs_unix_user: bool) -> Account:
     """Return the account for a hub user.

@@ -300,7 +300,7 @@ class SpawnOptions:
         """Return the diagnostics of an EDF and the resolved EDF, determined as the user."""
         settings = self._placement.settings_of(cluster)
         account = self._placement.account(settings)
-        edf = account.home + edf[1:] if edf.startswith("~/") else edf or self._spawner.default_edf
+        edf = account.expand(edf) or self._spawner.default_edf
         return await self._placement.commands(account, settings).inspect(edf)
 
     async def judge_environment(self, edf: str, cluster: str = "") -> dict[str, Any]:

@@ -134,9 +134,7 @@ class ServiceSuccessor:
             commands=placement.commands(account),
             is_successor=True,
         )
-        edf = prepared.edf or spawner.default_edf
-        if edf.startswith("~/"):
-            edf = account.home + edf[1:]
+        edf = account.expand(prepared.edf or spawner.default_edf)
         directories = tuple(filter(None, (prepared.directory, prepared.packages)))
         options = with_resources(options, prepared)
         request = await spawner.options.request(options, edf, account, service=directories)
