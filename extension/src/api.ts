@@ -1113,9 +1113,9 @@ export interface IJobException {
  * null if nothing was compared with them. `worst` has a line for each of the most serious vulnerabilities.
  */
 export interface IJobSecurity {
-  readonly image: string;
   readonly level: 'pass' | 'warn' | 'fail' | 'unknown';
   readonly line: string;
+  readonly image: string;
   readonly fix: string;
   readonly policy: 'report' | 'warn' | 'refuse';
   readonly packages: number;

@@ -163,11 +163,7 @@ class Recorder:
         """Read the sources that are due, publish the samples, and write them when a write is due."""
         if self._clocks.check():
             # After a step of the clock, start a new segment: times within one segment never go backwards.
-            if self._fine is not None:
-                self._writer.add(self._fine.drain())
-                self._fine.finish()
-            self._writer.flush()
-            self._writer.finish()
+            self._finish_segments()
         samples = self._read_all(self._frequent_sources)
         if self._fine is not None:
             if not self._fine.add(samples):
@@ -181,11 +177,7 @@ class Recorder:
     def close(self) -> None:
         """Write the waiting samples, close the segment, publish the last tick and close the sources."""
         self.journal.note("recorder_ended", "The recorder was stopped.", published=False)
-        if self._fine is not None:
-            self._writer.add(self._fine.drain())
-            self._fine.finish()
-        self._writer.flush()
-        self._writer.finish()
+        self._finish_segments()
         for follower in self._metrics:
             with self.journal.log_errors("metrics file"):
                 follower.close()
@@ -200,6 +192,13 @@ class Recorder:
             publisher.close()
         for source in self._sources:
             source.close()
+
+    def _finish_segments(self) -> None:
+        if self._fine is not None:
+            self._writer.add(self._fine.drain())
+            self._fine.finish()
+        self._writer.flush()
+        self._writer.finish()
 
     def _read_all(self, sources: Sequence[Source]) -> list[Sample]:
         pairs = zip(self._sources, self._source_devices, strict=True)

@@ -69,7 +69,7 @@ class JobException(ResponseModel):
     by: str
 
 
-class JobSecurity(ResponseModel):
+class JobSecurity(SecurityLine):
     """Verdict on a job's image; ``image`` is empty without one.
 
     ``advisories_days`` is the age of the advisories, null if nothing was compared with them. ``worst`` has a
@@ -77,8 +77,6 @@ class JobSecurity(ResponseModel):
     """
 
     image: str
-    level: Literal["pass", "warn", "fail", "unknown"]
-    line: str
     fix: str
     policy: Literal["report", "warn", "refuse"]
     packages: int
