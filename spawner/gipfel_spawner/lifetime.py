@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictBool, StrictInt, field_validator
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.notation import parse_duration
@@ -63,7 +63,14 @@ class LifetimeStatus(Frozen):
 class ExtendRequest(Frozen):
     """Request for more time; the amount is the site's ``extend_by``."""
 
-    extend: Literal[True]
+    extend: StrictBool
+
+    @field_validator("extend")
+    @classmethod
+    def _is_true(cls, value: bool) -> bool:  # noqa: FBT001
+        if not value:
+            raise ValueError("must be true")
+        return value
 
 
 @dataclass

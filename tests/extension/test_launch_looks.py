@@ -125,7 +125,10 @@ def test_a_flame_graph_a_trace_and_what_has_no_gpu(started: Launch) -> None:
     shown = _gipfel(started, "stacks", "--flame", "--last")
     svg = Path(shown.stdout.rpartition("flame graph: ")[2].strip()).read_text()
     assert "train (train.py:" in svg
+    looks = started.folder / "deeper"
+    before = set(looks.iterdir())
     traced = _gipfel(started, "trace", "--ranks", "0", "--steps", "2", "--json")
+    assert len(set(looks.iterdir()) - before) == 1
     assert "cost: 2 steps of 1 rank" in traced.stderr
     answer = json.loads(traced.stdout)["answers"][0]
     events = json.loads(Path(answer["path"]).read_text())["traceEvents"]

@@ -268,7 +268,6 @@ def _ask(folder: Path, request: "LookRequest", *, as_json: bool) -> int:
     if request.what in {"stacks", "flame"}:
         limit_s = _STACKS_S + (request.seconds if request.what == "flame" else 0)
     look = request_look(folder, request)
-
     count = 0
 
     def on_answer(answer: "RankAnswer") -> None:
@@ -279,11 +278,10 @@ def _ask(folder: Path, request: "LookRequest", *, as_json: bool) -> int:
             report_line(f"rank {answer.rank}: {answer.error or _size(answer.bytes)} {done}")
 
     try:
-        look = request_look(folder, request)
         look.wait(limit_s, on_answer, lambda: Launch(folder).state.ended)
     except KeyboardInterrupt:
         report_line(
-            f"{_named(look.missing if look else request.ranks)} may still write into {folder / 'deeper'}; "
+            f"{_named(look.missing)} may still write into {folder / 'deeper'}; "
             f"`gipfel {_command(request.what)} {folder.name} --last` shows what came."
         )
         return INTERRUPTED

@@ -105,7 +105,6 @@ class FormHandler(APIHandler):
             answer = {"problem": str(error), "field": error.field}
         except GipfelError as error:
             answer = {"problem": str(error)}
-        self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(answer))
 
     def get_json_body(self) -> Any:

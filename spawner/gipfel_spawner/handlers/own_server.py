@@ -67,7 +67,6 @@ class OwnServerHandler(APIHandler):
 
     def answer(self, content: Frozen) -> None:
         """Answer with a model as JSON."""
-        self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(content.model_dump(mode="json")))
 
 

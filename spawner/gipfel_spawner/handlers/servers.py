@@ -194,7 +194,6 @@ class ServersRouteHandler(APIHandler):
         """Return every server that the token's scopes let it read."""
         servers = [server.model_dump(mode="json") for server in visible_servers(self)]
         content = {"servers": servers, "saved_gpu_hours": await saved_gpu_hours(self)}
-        self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(content))
 
 
