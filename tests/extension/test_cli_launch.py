@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from gipfel_cluster.model import pluralize
+from gipfel_cluster.workloads.logs import last_lines, read_logs
 from gipfel_extension.cli.launch import launch
 from gipfel_extension.cli.launch_view import row
 from gipfel_extension.cli.terminal import printable
-from gipfel_extension.training.launches.logs import last_lines, read_logs
+from gipfel_extension.training.launches.logs import launch_logs
 from gipfel_extension.training.record import LaunchState, write_state
 
 
@@ -119,7 +120,7 @@ def test_colours_reach_a_terminal_alone() -> None:
 
 def test_a_progress_bar_is_one_line_in_its_last_state(tmp_path: Path) -> None:
     (tmp_path / "rank-0.log").write_bytes(b"\r  0%|  \r 50%|# \r100%|##\nnext\r\n\nlast\n")
-    assert [each.text for each in read_logs(tmp_path).lines] == ["100%|##", "next", "", "last"]
+    assert [each.text for each in read_logs(launch_logs(tmp_path)).lines] == ["100%|##", "next", "", "last"]
 
 
 def test_the_last_lines_are_read_from_the_end(tmp_path: Path) -> None:
@@ -132,12 +133,12 @@ def test_the_last_lines_are_read_from_the_end(tmp_path: Path) -> None:
     (tmp_path / "rank-1.log").write_bytes(b"".join(b"old %d\n" % each for each in range(100)))
     times = [[1, {"1": 700 + 90}], [2, {"0": size * 10_000}], [3, {"0": size * 20_000}]]
     (tmp_path / "times.jsonl").write_text("\n".join(json.dumps(each) for each in times) + "\n")
-    whole = list(read_logs(tmp_path, max_bytes=1 << 30).lines)
+    whole = list(read_logs(launch_logs(tmp_path), max_bytes=1 << 30).lines)
     for count in (0, 1, 3, 500, 15_000, 20_050, 30_000):
-        lines, cursor = last_lines(tmp_path, count)
+        lines, cursor = last_lines(launch_logs(tmp_path), count)
         assert lines == (whole[-count:] if count else [])
-        assert not read_logs(tmp_path, cursor).lines
-    assert [each.text for each in last_lines(tmp_path, 2, ranks=(1,))[0]] == ["old 98", "old 99"]
+        assert not read_logs(launch_logs(tmp_path), cursor).lines
+    assert [each.text for each in last_lines(launch_logs(tmp_path), 2, ranks=(1,))[0]] == ["old 98", "old 99"]
 
 
 def test_the_end_of_a_long_log_costs_no_reading_of_all_of_it(folder: Path) -> None:

@@ -17,6 +17,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.scheduler.notation import expand_hostlist
 from gipfel_cluster.workloads.directory import new_directory
+from gipfel_cluster.workloads.logs import read_logs
 from gipfel_extension.training import rank_program, run_program
 from gipfel_extension.training.launches.allocation import (
     choose_gpus,
@@ -26,7 +27,7 @@ from gipfel_extension.training.launches.allocation import (
 )
 from gipfel_extension.training.launches.attempt import addresses_of
 from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt, launcher_of
-from gipfel_extension.training.launches.logs import read_logs, read_progress
+from gipfel_extension.training.launches.logs import launch_logs, read_progress
 from gipfel_extension.training.record import (
     LaunchState,
     find_folder,
@@ -211,19 +212,19 @@ def test_logs_are_merged_by_the_time_at_which_they_grew(tmp_path: Path) -> None:
     (tmp_path / "rank-x.log").write_bytes(b"no rank\n")
     times = [[100, {"0": 7}], [200, {"1": 6}], ["x", {}], [300, {"0": 14, "1": 9}]]
     (tmp_path / "times.jsonl").write_text("\n".join(json.dumps(each) for each in times) + "\n{torn")
-    page = read_logs(tmp_path)
+    page = read_logs(launch_logs(tmp_path))
     assert [(each.rank, each.text, each.time_ns) for each in page.lines] == [
         (0, "zero a", 100), (1, "one a", 200), (0, "zero b", 300), (1, "\ufffd\ufffd", 300),
     ]  # fmt: skip
-    assert not read_logs(tmp_path, page.cursor).lines
+    assert not read_logs(launch_logs(tmp_path), page.cursor).lines
     with (tmp_path / "rank-0.log").open("ab") as file:
         file.write(b" no more\n")
-    (late,) = read_logs(tmp_path, page.cursor).lines
+    (late,) = read_logs(launch_logs(tmp_path), page.cursor).lines
     # After the last recorded size, the log's own time is the best that is known.
     written = (tmp_path / "rank-0.log").stat().st_mtime_ns
     assert (late.text, late.time_ns) == ("zero torn no more", written)
-    assert [each.rank for each in read_logs(tmp_path, ranks=(1,)).lines] == [1, 1]
-    small = read_logs(tmp_path, max_bytes=8)
+    assert [each.rank for each in read_logs(launch_logs(tmp_path), ranks=(1,)).lines] == [1, 1]
+    small = read_logs(launch_logs(tmp_path), max_bytes=8)
     assert small.more
     assert [each.text for each in small.lines] == ["zero a", "one a"]
 

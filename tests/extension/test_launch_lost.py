@@ -15,9 +15,10 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.scheduler import JobStatus, LocalScheduler, Scheduler
 from gipfel_cluster.workloads.directory import LOCK, hold_supervisor_lock, is_supervised, refresh_queued_state
+from gipfel_cluster.workloads.logs import read_logs
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.allocation import excluded_nodes, held_gpus, requeue
-from gipfel_extension.training.launches.logs import LogTimes, read_logs, read_progress, read_training_curve
+from gipfel_extension.training.launches.logs import LogTimes, launch_logs, read_progress, read_training_curve
 from gipfel_extension.training.launches.notebook import resumes
 from gipfel_extension.training.record import LaunchState, read_state, refresh_state, write_state
 from gipfel_extension.training.record.spec import LaunchSpec
@@ -174,13 +175,13 @@ def test_a_line_keeps_its_time_if_that_is_recorded_late(tmp_path: Path) -> None:
     log.write_text("step 6\nstep 7\n")
     written_ns = time.time_ns() + 5 * 10**9
     os.utime(log, ns=(written_ns, written_ns))
-    assert read_logs(tmp_path).lines[1].time_ns == written_ns
+    assert read_logs(launch_logs(tmp_path)).lines[1].time_ns == written_ns
     LogTimes(tmp_path).record_growth()
-    recorded_ns = read_logs(tmp_path).lines[1].time_ns
+    recorded_ns = read_logs(launch_logs(tmp_path)).lines[1].time_ns
     assert recorded_ns is not None
     # No record is of the future.
     assert recorded_ns <= time.time_ns()
     os.utime(log, ns=(written_ns - 9 * 10**9,) * 2)
     log.with_name("times.jsonl").unlink()
     LogTimes(tmp_path).record_growth()
-    assert read_logs(tmp_path).lines[1].time_ns == written_ns - 9 * 10**9
+    assert read_logs(launch_logs(tmp_path)).lines[1].time_ns == written_ns - 9 * 10**9

@@ -12,14 +12,13 @@ import pytest
 from papermill import PapermillExecutionError, execute_notebook
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.workloads.logs import LogLine, read_logs, tail_cursor
 from gipfel_extension.cli.launch import start
 from gipfel_extension.training.launch import Launch, find_running_duplicate
 from gipfel_extension.training.launches.logs import (
     ErrorLines,
-    LogLine,
-    read_logs,
+    launch_logs,
     read_training_curve,
-    tail_cursor,
 )
 from gipfel_extension.training.record import LaunchState, read_state, write_state
 from gipfel_widgets.launch_form import LaunchForm
@@ -135,7 +134,7 @@ def test_the_end_of_a_log_begins_with_a_whole_line_and_tracebacks_are_told_apart
     lines = [f"line {number}" for number in range(_SIZE)]
     (tmp_path / "rank-0.log").write_text("\n".join(lines) + "\n")
     (tmp_path / "rank-3.log").write_text("short\n")
-    page = read_logs(tmp_path, tail_cursor(tmp_path, max_bytes=20_000))
+    page = read_logs(launch_logs(tmp_path), tail_cursor(launch_logs(tmp_path), max_bytes=20_000))
     shown = [each.text for each in page.lines if each.rank == 0]
     assert shown
     assert shown == lines[-len(shown) :]

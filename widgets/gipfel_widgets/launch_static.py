@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gipfel_cluster.model import GipfelError, pluralize
+from gipfel_cluster.workloads.logs import tail_cursor
 from gipfel_extension.telemetry.figures.palette import RANKS
 from gipfel_extension.telemetry.figures.static_html import (
     Html,
@@ -32,7 +33,7 @@ from gipfel_extension.training.launch_summary import (
     flight_recorder_lines,
     summarize,
 )
-from gipfel_extension.training.launches.logs import ErrorLines, LogRow, tail_cursor
+from gipfel_extension.training.launches.logs import ErrorLines, LogRow, launch_logs
 from gipfel_extension.training.launches.score import launch_advice_effect, launch_score
 from gipfel_extension.training.record import find_folder, known_folders
 
@@ -216,7 +217,7 @@ class FollowedLaunch:
         self.launch = launch
         self.document: dict[str, Any] = {}
         self.lines: deque[LogRow] = deque(maxlen=MAX_KEPT_LINES)
-        self._cursor = tail_cursor(launch.folder)
+        self._cursor = tail_cursor(launch_logs(launch.folder))
         self._errors = ErrorLines()
         self._score: dict[str, Any] | None = None
         self._score_after = 0.0
@@ -245,7 +246,7 @@ class FollowedLaunch:
         """Return the last lines of one rank's log, or of all ranks' logs for None."""
         if rank is None:
             return list(self.lines)
-        cursor = tail_cursor(self.launch.folder, ranks=(rank,))
+        cursor = tail_cursor(launch_logs(self.launch.folder), ranks=(rank,))
         page = self.launch.logs(cursor, ranks=(rank,))
         return ErrorLines().mark(page.lines)[-MAX_KEPT_LINES:]
 

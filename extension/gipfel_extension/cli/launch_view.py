@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from gipfel_cluster.model import GipfelError, pluralize
+from gipfel_cluster.workloads.logs import Cursor, last_lines, read_logs
 
 from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
-from ..training.launches.logs import Cursor, last_lines, read_logs
+from ..training.launches.logs import launch_logs
 from ..training.record import LaunchState, find_folder, known_folders
 from .terminal import (
     Status,
@@ -137,14 +138,14 @@ def show_logs(which: str, *, ranks: tuple[int, ...], follow_log: bool, last: int
     launch = Launch.open(find_folder(which, os.environ))
     cursor = None
     if last is not None:
-        lines, cursor = last_lines(launch.folder, last, ranks=ranks)
+        lines, cursor = last_lines(launch_logs(launch.folder), last, ranks=ranks)
         for line in lines:
             print_line(line)
     if follow_log:
         return follow(launch, ranks, cursor)
     if last is None:
         most = max(_MIN_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
-        print_logs(lambda cursor: read_logs(launch.folder, cursor, ranks=ranks, max_bytes=most))
+        print_logs(lambda cursor: read_logs(launch_logs(launch.folder), cursor, ranks=ranks, max_bytes=most))
     return 0
 
 

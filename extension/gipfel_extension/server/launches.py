@@ -11,6 +11,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import runs_root
+from gipfel_cluster.workloads.logs import Cursor, tail_cursor
 
 from ..job.looks import (
     DUMP_COST,
@@ -24,7 +25,7 @@ from ..job.looks import (
 from ..telemetry.files import open_regular
 from ..training.launch import Launch
 from ..training.launch_summary import RankFileKind, rank_file, summarize_or_report
-from ..training.launches.logs import Cursor, ErrorLines, LogRow, tail_cursor
+from ..training.launches.logs import ErrorLines, LogRow, launch_logs
 from ..training.launches.requests import LookRequest, check_running, earlier_looks, find_look
 from ..training.launches.score import ended_score
 from ..training.record import LAUNCHES, known_folders
@@ -106,7 +107,11 @@ def log_page(
 ) -> tuple[list[LogRow], LogPosition, bool]:
     """Return the new lines, the position after them, and whether more lines are available."""
     ranks = () if rank is None else (rank,)
-    cursor = tail_cursor(launch.folder, ranks=ranks) if position is None else Cursor(offsets=position.offsets)
+    cursor = (
+        tail_cursor(launch_logs(launch.folder), ranks=ranks)
+        if position is None
+        else Cursor(offsets=position.offsets)
+    )
     page = launch.logs(cursor, ranks=ranks)
     errors = ErrorLines(position.in_traceback if position else ())
     rows = errors.mark(page.lines)

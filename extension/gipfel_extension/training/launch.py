@@ -15,11 +15,12 @@ from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.workloads.directory import is_supervised, refresh_queued_state
+from gipfel_cluster.workloads.logs import Cursor, LogPage, read_logs
 from gipfel_cluster.workloads.submission import SubmissionContext, start_supervisor, submission_context
 
 from ..telemetry.files import read_json, read_regular
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
-from .launches.logs import Cursor, LogPage, Progress, read_logs, read_progress
+from .launches.logs import Progress, launch_logs, read_progress
 from .launches.planning import plan_launch, shown_command, started_command
 from .preflight import CheckOutcome, run_preflight
 from .record import (
@@ -164,7 +165,7 @@ class Launch:
 
     def logs(self, since: Cursor | None = None, *, ranks: tuple[int, ...] = ()) -> LogPage:
         """Return the output of the ranks since a cursor, ordered by time; see `read_logs`."""
-        return read_logs(self.folder, since, ranks=ranks)
+        return read_logs(launch_logs(self.folder), since, ranks=ranks)
 
     @property
     def progress(self) -> Progress:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen
-from gipfel_cluster.workloads import logs
-from gipfel_cluster.workloads.logs import MAX_BYTES, Cursor, LogFiles, LogLine, LogPage
+from gipfel_cluster.workloads.logs import LogFiles, LogLine
 
 from ...telemetry.files import open_log, read_tail
 from ..record import LaunchState
@@ -29,21 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RATES",
-    "Cursor",
     "ErrorLines",
-    "LogLine",
-    "LogPage",
     "LogTimes",
     "MetricLine",
     "Progress",
     "TrainingCurve",
-    "last_lines",
     "launch_logs",
     "metric_lines",
-    "read_logs",
     "read_progress",
     "read_training_curve",
-    "tail_cursor",
 ]
 
 
@@ -65,23 +58,6 @@ def launch_logs(folder: Path) -> LogFiles:
     numbers = {path: path.stem.removeprefix("rank-") for path in folder.glob("rank-*.log")}
     found = {int(number): path for path, number in numbers.items() if number.isdecimal()}
     return LogFiles(found, folder / TIMES)
-
-
-def read_logs(
-    folder: Path, since: Cursor | None = None, *, ranks: tuple[int, ...] = (), max_bytes: int = MAX_BYTES
-) -> LogPage:
-    """Read complete lines of a launch's ranks since a cursor; see `workloads.logs.read_logs`."""
-    return logs.read_logs(launch_logs(folder), since, ranks=ranks, max_bytes=max_bytes)
-
-
-def last_lines(folder: Path, count: int, *, ranks: tuple[int, ...] = ()) -> tuple[list[LogLine], Cursor]:
-    """Return the last lines of a launch's ranks, ordered by time, and the cursor after them."""
-    return logs.last_lines(launch_logs(folder), count, ranks=ranks)
-
-
-def tail_cursor(folder: Path, *, ranks: tuple[int, ...] = (), max_bytes: int = MAX_BYTES) -> Cursor:
-    """Return a cursor near the end of all logs, at the start of a line of each rank."""
-    return logs.tail_cursor(launch_logs(folder), ranks=ranks, max_bytes=max_bytes)
 
 
 class ErrorLines:
