@@ -31,10 +31,10 @@ def doctor(*, operator: bool, as_document: bool) -> int:
     """
     from ..doctor import probes  # noqa: PLC0415
     from ..doctor.examine import (  # noqa: PLC0415
+        STATUS_COLOURS,
         Machine,
         examine,
         format_lines,
-        status_colour,
     )
 
     machine = Machine.local(os.environ)
@@ -44,7 +44,7 @@ def doctor(*, operator: bool, as_document: bool) -> int:
         return 0 if examination.ok else 1
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for line, status in format_lines(examination, plain=not can_write("✓✗–→", sys.stdout)):  # noqa: RUF001 - a dash
-        colour = status_colour(status) if status and coloured else ""
+        colour = STATUS_COLOURS[status] if status and coloured else ""
         click.echo(f"  {click.style(line[2], fg=colour)}{line[3:]}" if colour else line)
     return 0 if examination.ok else 1
 

@@ -151,7 +151,8 @@ def _lines(rows: "Sequence[NetworkRow]", names: "Mapping[tuple[str, int], str]")
     lines = []
     for row in (row for row in rows if row.direction == "listen"):
         where = "all interfaces" if row.all_interfaces else row.address
-        lines.append(f"{row.program}{_rank(row)} listens on {where} of {row.node}, port {row.port}")
+        rank = "" if row.rank is None else f" (rank {row.rank})"
+        lines.append(f"{row.program}{rank} listens on {where} of {row.node}, port {row.port}")
     peers = [
         [
             row.program,
@@ -172,10 +173,6 @@ def _lines(rows: "Sequence[NetworkRow]", names: "Mapping[tuple[str, int], str]")
         return lines or ["No connection left a node."]
     titles = ["PROGRAM", "RANK", "", "PEER", "PORT", "WHERE", "CONNECTIONS", "SENT", "RECEIVED", "NODE"]
     return [*lines, *([""] if lines else []), *table_lines([titles, *peers], (6, 7, 8))]
-
-
-def _rank(row: "NetworkRow") -> str:
-    return "" if row.rank is None else f" (rank {row.rank})"
 
 
 @click.command(

@@ -26,7 +26,7 @@ from .terminal import (
 )
 
 if TYPE_CHECKING:
-    from ..data.stage.model import NodeCopy, StageSpec, TransferState
+    from ..data.stage.model import NodeCopy, TransferState
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MAX_ROWS = 16
@@ -141,7 +141,7 @@ def stage(
     """
     from gipfel_cluster.scheduler.notation import expand_hostlist  # noqa: PLC0415
 
-    from ..data.stage.model import StageSpec  # noqa: PLC0415
+    from ..data.stage.model import StageSpec, list_items  # noqa: PLC0415
     from ..data.stage.transfer import start_staging  # noqa: PLC0415
 
     try:
@@ -157,7 +157,8 @@ def stage(
         )
     except ValueError as error:
         raise click.UsageError(f"The options can't be used: {str(error).splitlines()[0]}") from error
-    _check(spec)
+    # Report a wrong path at once, instead of from the supervisor.
+    list_items(spec)
     allow_forks()
     folder = start_staging(spec, os.environ)
     if no_wait:
@@ -176,13 +177,6 @@ def _source(text: str) -> str:
         split_address(text)
         return text
     return str(Path(resolve_path(text, os.environ)).expanduser().absolute())
-
-
-def _check(spec: "StageSpec") -> None:
-    """Report a wrong path at once, instead of from the supervisor."""
-    from ..data.stage.model import list_items  # noqa: PLC0415
-
-    list_items(spec)
 
 
 def _follow(folder: Path, *, as_json: bool) -> int:

@@ -262,7 +262,7 @@ def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_ch
         raise click.BadParameter(f"{python!r} is not image, runtime or a path.", param_hint="--python")
     if venv and python:
         raise click.UsageError("--venv already determines the Python. Remove --python.")
-    if not _is_shown(display_name):
+    if display_name and (len(display_name) > _MAX_NAME or not display_name.isprintable()):
         raise click.BadParameter("give one line of at most 200 characters.", param_hint="--display-name")
     if edf:
         python = f"{Path(venv).expanduser().absolute()}/bin/python" if venv else python
@@ -387,7 +387,3 @@ def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "Kernel
     kind = folder.name if folder.name.strip(".") not in {"venv", "env"} else folder.parent.name
     shown = display_name or f"{kind} (Python {version})".replace("Python )", "venv)")
     return kind, venv_kernel(folder, shown, started=Path(sys.prefix, IMAGE_KERNEL_PROGRAM).is_file())
-
-
-def _is_shown(name: str) -> bool:
-    return not name or (len(name) <= _MAX_NAME and name.isprintable())

@@ -246,12 +246,13 @@ _PREFIXES: dict[Status, str] = {
     "warning": "warning: ",
     "not applicable": "",
 }
-_COLOURS: dict[Status, str] = {"ok": "green", "missing": "red", "warning": "yellow", "not applicable": ""}
-
-
-def status_colour(status: Status) -> str:
-    """Return the name of a status's colour; empty for the terminal's default."""
-    return _COLOURS[status]
+#: Colour of a status on a terminal, empty for none.
+STATUS_COLOURS: dict[Status, str] = {
+    "ok": "green",
+    "missing": "red",
+    "warning": "yellow",
+    "not applicable": "",
+}
 
 
 def format_lines(examination: Examination, *, plain: bool = False) -> Iterator[tuple[str, Status | None]]:
