@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, first_problem
 from gipfel_cluster.runs import write_atomically
 
 from ..telemetry.files import open_regular, read_json, read_regular
@@ -314,9 +314,10 @@ def parse_summary(content: object, path: str) -> Summary:
     try:
         found = Summary.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(each) for each in first["loc"]) or "its content"
-        raise GipfelError(f"{path} is not valid: {where}: {first['msg']}.", "Copy it again.") from None
+        where, message = first_problem(error)
+        raise GipfelError(
+            f"{path} is not valid: {where or 'its content'}: {message}.", "Copy it again."
+        ) from None
     if found.root != root_of(found.bytes, found.chunks) or len(found.chunks) != -(
         -found.bytes // CHUNK_BYTES
     ):

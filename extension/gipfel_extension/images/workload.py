@@ -13,7 +13,7 @@ from types import FrameType
 from pydantic import ValidationError
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.model import PYTHON, GipfelError
+from gipfel_cluster.model import PYTHON, GipfelError, first_problem
 from gipfel_cluster.process.tree import Process, continue_in_child, kill_tree
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
@@ -129,10 +129,10 @@ def _job_request(spec: BuildSpec, folder: Path, scheduler: str, context: Submiss
             **wanted.model_dump(exclude={"scheduler", "cpus"}),
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"])) or "options"
-        message = first["msg"].removeprefix("Value error, ")
-        raise GipfelError(f"The build's {field} can't be used: {message}.", "Correct it.") from None
+        field, message = first_problem(error)
+        raise GipfelError(
+            f"The build's {field or 'options'} can't be used: {message}.", "Correct it."
+        ) from None
 
 
 def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[str], None]) -> BuiltImage:

@@ -87,11 +87,8 @@ def select_ranks(text: str, launch: LaunchRoles) -> ChosenRanks:
     words = text.strip()
     found: tuple[int, ...] = launch.ranks
     if words.lower() != ALL:
-        try:
-            selection = parse_selection(words if "=" in words else f"rank={words}")
-            found = selection.ranks(launch.ranks, launch.roles)
-        except SourceError as error:
-            raise GipfelError(error.problem, error.fix) from error
+        selection = parse_selection(words if "=" in words else f"rank={words}")
+        found = selection.ranks(launch.ranks, launch.roles)
         ends = (end for term in selection.terms if term.key == "rank" for pair in term.ranges for end in pair)
         absent = sorted(set(ends) - set(launch.ranks))
         if absent:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError, field_validator
 
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem, one_line
 
 from ...telemetry.files import read_regular
 from ..advisories.mirror import Mirror
@@ -135,9 +135,7 @@ def read_exceptions(path: Path, *, today: date) -> Exceptions:
             (each if each.by else each.model_copy(update={"by": owner}) for each in found), today=today
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(each) for each in first["loc"])
-        raise _refused(path, f"{place}: {first['msg']}") from error
+        raise _refused(path, ": ".join(first_problem(error))) from error
     except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, getattr(error, "strerror", "") or str(error)) from error
 
