@@ -185,7 +185,6 @@ def hash_file(path: Path) -> str:
 #: The repository of Debian packages, for sites without the internet.
 MIRROR_VARIABLE = "GIPFEL_DEBIAN_MIRROR"
 _DEBIAN = re.compile(r"debian:([a-z][a-z0-9.-]{1,40})((?:,[a-z0-9][a-z0-9+.-]{0,80})*)")
-_MIRROR = re.compile(r"(?:deb (?:\[[^\]\n]{1,200}\] )?)?(?:https?://|file:/|copy:/)[^\n]{1,500}")
 _LOADED = re.compile(r"Loaded images?:\s*(\S+)")
 _NAME = "localhost/gipfel/base"
 _TAR = 'tar --sort=name --mtime=@0 --numeric-owner -C "$1" -cf "$2" .'

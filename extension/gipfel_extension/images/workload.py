@@ -49,7 +49,6 @@ DIRECTORY = "builds"
 LOG = "build.log"
 #: File with the result of a build, as `BuiltImage.to_json` returns it.
 BUILT = "built.json"
-_START_S = 20.0
 _REFRESH_S = 10.0
 #: Nanoseconds after the end of a killed or stopped build during which listing it also removes its leftovers.
 _CLEAN_UP_NS = 3600 * 10**9
