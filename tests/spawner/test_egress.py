@@ -1,8 +1,10 @@
 """The gate around a command: its allow list, its proxy and log, in a network namespace of a real process."""
 
+import contextlib
 import http.server
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import pytest
 from gipfel_cluster.edf import Edf
 from gipfel_cluster.edf.gate import ALLOW, MODE, Gate, Gates, gates_of, parse_host
 from gipfel_cluster.egress import inside_ranges
-from gipfel_cluster.egress.__main__ import refused_destination
+from gipfel_cluster.egress.__main__ import PROGRAM_NAME, refused_destination
 from gipfel_cluster.egress.log import GateLog
 from gipfel_cluster.egress.names import OK, REFUSED, answer, parse_question
 from gipfel_cluster.egress.proxy import Proxy, RefusedError, search_domains
@@ -52,12 +54,16 @@ def _gates(*hosts: str) -> Gates:
     return Gates(gates=(Gate(allow=hosts),))
 
 
-def _run(gates: Gates, run: Path, program: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+def _behind(gates: Gates, run: Path, program: str) -> Invocation:
     argv = (sys.executable, "-c", textwrap.dedent(program))
     environment = {**os.environ, **VARIABLES}
-    made = gate_invocation(
+    return gate_invocation(
         Invocation(argv=argv, environment=environment), gates, run=str(run), node="n1", python=sys.executable
     )
+
+
+def _run(gates: Gates, run: Path, program: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    made = _behind(gates, run, program)
     return subprocess.run(
         made.argv,
         env=made.environment,
@@ -296,6 +302,49 @@ def test_the_way_out_ends_with_the_program_and_can_not_be_entered(tmp_path: Path
     while any(_runs_in(pid, tmp_path) for pid in pids) and time.monotonic() < end:
         time.sleep(0.05)
     assert not [pid for pid in pids if _runs_in(pid, tmp_path)]
+
+
+def test_what_is_refused_just_before_the_end_is_logged(tmp_path: Path) -> None:
+    program = """
+        import socket
+        print("ready", flush=True)
+        input()
+        for host in ("203.0.113.7", "203.0.113.8"):
+            try:
+                socket.create_connection((host, 5000), 5)
+            except ConnectionRefusedError:
+                print("refused")
+    """
+    made = _behind(_gates(), tmp_path, program)
+    with subprocess.Popen(
+        made.argv, env=made.environment, cwd=tmp_path, stdin=-1, stdout=-1, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        gate = _gate_in(tmp_path)
+        # Stopped meanwhile, as on a busy machine: it sees refusals and end at once.
+        os.kill(int(gate), signal.SIGSTOP)
+        try:
+            output, _ = process.communicate("\n", 60)
+        finally:
+            os.kill(int(gate), signal.SIGCONT)
+    assert output.split() == ["refused", "refused"]
+    end = time.monotonic() + 10
+    while _runs_in(gate, tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert {key[0] for key in _log(tmp_path)} == {"203.0.113.7", "203.0.113.8"}
+
+
+def _gate_in(folder: Path) -> str:
+    """Return the process id of the gate that was started in a directory, once it runs."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        for comm in Path("/proc").glob("[0-9]*/comm"):
+            with contextlib.suppress(OSError):
+                if comm.read_text() == f"{PROGRAM_NAME}\n" and _runs_in(comm.parent.name, folder):
+                    return comm.parent.name
+        time.sleep(0.05)
+    raise AssertionError("There is no gate.")
 
 
 def _runs_in(pid: str, folder: Path) -> bool:

@@ -41,6 +41,8 @@ _ETH_ALL = 3
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER of asm-generic/socket.h
 _OUTGOING = 4  # PACKET_OUTGOING: each packet of a loopback interface is seen twice
 _PACKET_BYTES = 128
+#: Maximum number of packets that are read after the program's end.
+_LAST_PACKETS = 1024
 _TCP, _UDP, _ICMP, _ICMP6 = 6, 17, 1, 58
 
 
@@ -191,6 +193,12 @@ def _serve(plan: dict[str, Any], channel: socket.socket, program: int) -> None:
             if closed:
                 proxy.close(closed)
         log.flush()
+    # What was refused just before the end.
+    for _ in range(_LAST_PACKETS):
+        if packets.fileno() not in {number for number, _ in poll.poll(0)}:
+            break
+        with suppress(OSError, ValueError, IndexError):
+            _note_refusals(packets, log)
     log.flush(at_once=True)
 
 
