@@ -20,14 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..telemetry.files import open_regular, read_json
-from .checkpoint_formats import (
-    TORCH_SUFFIXES,
-    TRAINER,
-    Findings,
-    check_file,
-    check_trainer,
-    trainer_step,
-)
+from .checkpoint_formats import TORCH_SUFFIXES, TRAINER, Findings, check_file, check_trainer, trainer_step
 
 MANIFEST_NAME = "manifest.json"
 #: The file that `torch.distributed.checkpoint` writes last.

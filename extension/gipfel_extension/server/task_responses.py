@@ -6,16 +6,7 @@ from ..training.batch.submitted import BatchRequest
 from ..training.launches.logs import LogRow
 from ..training.papermill.parameters import Parameter
 from .launches import LogPosition
-from .responses import (
-    Comparison,
-    Lifetime,
-    ResponseModel,
-    RunInfo,
-    Runs,
-    SaturationStatus,
-    Score,
-    TimeRange,
-)
+from .responses import Comparison, Lifetime, ResponseModel, RunInfo, Runs, SaturationStatus, Score, TimeRange
 
 #: Verdict of a check on a node, or the reason why it has none yet.
 CellVerdict = Literal[

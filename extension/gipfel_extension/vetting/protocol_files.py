@@ -11,14 +11,7 @@ from typing import Any
 from gipfel_cluster.definition_files import YamlMapping, suggestion
 from gipfel_cluster.model import GipfelError, one_line
 
-from .protocol import (
-    ProtocolCheck,
-    VettingProtocol,
-    parse_entry,
-    read_yaml,
-    read_yaml_file,
-    unusable_entry,
-)
+from .protocol import ProtocolCheck, VettingProtocol, parse_entry, read_yaml, read_yaml_file, unusable_entry
 from .protocol_vetnode import PREFIX, from_vetnode
 from .threshold import quantity
 

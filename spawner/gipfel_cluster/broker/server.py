@@ -14,40 +14,9 @@ from ..image_verdict import is_configured, judge_image
 from ..model import Frozen, GipfelError
 from ..scheduler.machine import current_user_name
 from ..scheduler.protocol import Quota, QuotaFacts, Scheduler
+from . import messages
 from .container import PreparedCommand, edf_diagnostics, host_edf, prepare_run
 from .context import JobContext, variables_for_new_job
-from .messages import (
-    REQUESTS,
-    AddressAnswer,
-    AddressRequest,
-    AnyRequest,
-    CancelRequest,
-    Done,
-    EdfAnswer,
-    EdfRequest,
-    FactsAnswer,
-    FactsRequest,
-    KernelRequest,
-    LintAnswer,
-    LintRequest,
-    LocateAnswer,
-    LocateRequest,
-    PartitionsAnswer,
-    PartitionsRequest,
-    QueryAnswer,
-    QueryRequest,
-    QuotaAnswer,
-    QuotaRequest,
-    RunRequest,
-    Started,
-    StepRequest,
-    SubmitAnswer,
-    SubmitRequest,
-    SuperviseRequest,
-    VerdictAnswer,
-    VerdictRequest,
-    parse_request_line,
-)
 from .serving import STREAMS, Connection, Server, end_process, relay_until_end
 
 #: Commands that run at the same time; further ones are refused.
@@ -69,7 +38,7 @@ class Containers:
         self._context = context
         self._count = 0
 
-    async def run(self, request: RunRequest | KernelRequest, client: Connection) -> None:
+    async def run(self, request: messages.RunRequest | messages.KernelRequest, client: Connection) -> None:
         """Run a command until it or its client ends, and report its exit status.
 
         Raises
@@ -94,7 +63,9 @@ class Containers:
         finally:
             self._count -= 1
 
-    async def _prepare(self, request: RunRequest | KernelRequest, scratch: Path) -> PreparedCommand:
+    async def _prepare(
+        self, request: messages.RunRequest | messages.KernelRequest, scratch: Path
+    ) -> PreparedCommand:
         try:
             async with asyncio.timeout(_PREPARE_S):
                 return await asyncio.to_thread(
@@ -109,7 +80,7 @@ class Containers:
         process = await _start(prepared, client.files)
         try:
             client.close_files()
-            await client.send(Started(notes=prepared.invocation.notes))
+            await client.send(messages.Started(notes=prepared.invocation.notes))
             await relay_until_end(process, client)
         except asyncio.CancelledError:
             await end_process(process, _GRACE_S)
@@ -158,10 +129,10 @@ async def _start(prepared: PreparedCommand, files: tuple[int, ...]) -> Process:
 class StepServer(Protocol):
     """Starts steps and launches on the job's nodes; see `gipfel_cluster.steps.broker`."""
 
-    async def run(self, request: StepRequest, client: Connection) -> None:
+    async def run(self, request: messages.StepRequest, client: Connection) -> None:
         """Run a step until it or its client ends, and report its exit status."""
 
-    def supervise(self, request: SuperviseRequest) -> None:
+    def supervise(self, request: messages.SuperviseRequest) -> None:
         """Start the supervisor of a launch, which outlives its client."""
 
 
@@ -188,80 +159,84 @@ class Broker(Server):
 
     async def answer(self, line: bytes, client: Connection) -> None:
         """Answer a request of a process of the job."""
-        request = parse_request_line(line, REQUESTS)
-        if isinstance(request, RunRequest | KernelRequest):
+        request = messages.parse_request_line(line, messages.REQUESTS)
+        if isinstance(request, messages.RunRequest | messages.KernelRequest):
             await self._containers.run(request, client)
             return
         client.close_files()
-        if isinstance(request, StepRequest):
+        if isinstance(request, messages.StepRequest):
             await self._steps.run(request, client)
             return
         async with asyncio.timeout(_ANSWER_S), self._semaphore:
             answer = await self._answer(request)
         await client.send(answer)
 
-    async def _answer(self, request: AnyRequest) -> Frozen:
+    async def _answer(self, request: messages.AnyRequest) -> Frozen:
         match request:
-            case EdfRequest() | LintRequest() | VerdictRequest():
+            case messages.EdfRequest() | messages.LintRequest() | messages.VerdictRequest():
                 return await asyncio.to_thread(self._inspect, request)
-            case LocateRequest():
+            case messages.LocateRequest():
                 path = await asyncio.to_thread(self._context.host_path, request.ref)
-                return LocateAnswer(path=str(path) if path else None)
-            case SuperviseRequest():
+                return messages.LocateAnswer(path=str(path) if path else None)
+            case messages.SuperviseRequest():
                 await asyncio.to_thread(self._steps.supervise, request)
-                return Done()
-            case FactsRequest():
+                return messages.Done()
+            case messages.FactsRequest():
                 return await asyncio.to_thread(facts, self._context)
             case _:
                 return await self._ask_scheduler(request)
 
-    def _inspect(self, request: EdfRequest | LintRequest | VerdictRequest) -> Frozen:
+    def _inspect(
+        self, request: messages.EdfRequest | messages.LintRequest | messages.VerdictRequest
+    ) -> Frozen:
         """Inspect an EDF or an image on the host, which takes as long as its file system needs to answer."""
         match request:
-            case EdfRequest():
+            case messages.EdfRequest():
                 edf = host_edf(request.edf, self._context, request.engine)
                 network = network_annotations(edf.annotations)
-                return EdfAnswer(name=edf.name, file=edf.path or "", image=edf.image, network=network)
-            case LintRequest():
-                return LintAnswer(diagnostics=edf_diagnostics(request.edf, self._context))
-            case VerdictRequest():
+                return messages.EdfAnswer(
+                    name=edf.name, file=edf.path or "", image=edf.image, network=network
+                )
+            case messages.LintRequest():
+                return messages.LintAnswer(diagnostics=edf_diagnostics(request.edf, self._context))
+            case messages.VerdictRequest():
                 environment = without_tokens(self._context.host_environment)
                 wanted = is_configured(environment)
                 verdict = judge_image(sys.executable, request.image, environment) if wanted else None
-                return VerdictAnswer(verdict=verdict)
+                return messages.VerdictAnswer(verdict=verdict)
 
     async def _quota(self) -> Quota | None:
         scheduler = self._scheduler
         return await scheduler.quota(current_user_name()) if isinstance(scheduler, QuotaFacts) else None
 
-    async def _ask_scheduler(self, request: AnyRequest) -> Frozen:
+    async def _ask_scheduler(self, request: messages.AnyRequest) -> Frozen:
         match request:
-            case SubmitRequest():
+            case messages.SubmitRequest():
                 if request.job.user not in {"", current_user_name()}:
                     raise GipfelError("The broker submits jobs of its own user only.", "Omit the user.")
-                return SubmitAnswer(job_id=await self._scheduler.submit(request.job))
-            case QueryRequest():
-                return QueryAnswer(jobs=await self._scheduler.query(request.job_ids))
-            case CancelRequest():
+                return messages.SubmitAnswer(job_id=await self._scheduler.submit(request.job))
+            case messages.QueryRequest():
+                return messages.QueryAnswer(jobs=await self._scheduler.query(request.job_ids))
+            case messages.CancelRequest():
                 await self._scheduler.cancel(request.job_id)
-                return Done()
-            case AddressRequest():
-                return AddressAnswer(address=await self._scheduler.address(request.node))
-            case PartitionsRequest():
-                return PartitionsAnswer(partitions=await self._scheduler.partitions())
-            case QuotaRequest():
-                return QuotaAnswer(quota=await self._quota())
+                return messages.Done()
+            case messages.AddressRequest():
+                return messages.AddressAnswer(address=await self._scheduler.address(request.node))
+            case messages.PartitionsRequest():
+                return messages.PartitionsAnswer(partitions=await self._scheduler.partitions())
+            case messages.QuotaRequest():
+                return messages.QuotaAnswer(quota=await self._quota())
             case _:
                 raise GipfelError("The broker does not support this request.")
 
 
-def facts(context: JobContext) -> FactsAnswer:
+def facts(context: JobContext) -> messages.FactsAnswer:
     """Return the facts about a job that submitting another job needs."""
     try:
         runtime = context.runtime_for_images().root
     except GipfelError:
         runtime = ""
-    return FactsAnswer(
+    return messages.FactsAnswer(
         scheduler=context.scheduler,
         cluster=context.cluster,
         engine=context.engine,

@@ -38,13 +38,7 @@ from .interpreter import (
     sitecustomize_text,
     standard_library,
 )
-from .kernels import (
-    VERSIONS,
-    collect_kernels,
-    install_kernels,
-    kernel_directory_name,
-    kernel_key,
-)
+from .kernels import VERSIONS, collect_kernels, install_kernels, kernel_directory_name, kernel_key
 from .model import DESCRIPTION, Description, Runtime, check_runtime, read_description
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._+@-]+)+")

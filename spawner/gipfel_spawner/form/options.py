@@ -5,14 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from gipfel_cluster.job.staging import MAX_PATHS, SOURCE
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem, split_list

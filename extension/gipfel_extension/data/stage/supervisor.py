@@ -28,13 +28,7 @@ from gipfel_cluster.staged import epilog_script
 from gipfel_cluster.steps import PYTHON, StepHandle, StepJob, StepSpec, start_step
 from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.storage_classes import StorageClasses
-from gipfel_cluster.workloads.directory import (
-    SPEC,
-    STOP,
-    hold_supervisor_lock,
-    read_state,
-    write_state,
-)
+from gipfel_cluster.workloads.directory import SPEC, STOP, hold_supervisor_lock, read_state, write_state
 
 from ...telemetry.files import read_regular
 from .model import (

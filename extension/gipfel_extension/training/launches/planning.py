@@ -22,12 +22,7 @@ from gipfel_cluster.model import PYTHON, GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
 from gipfel_cluster.storage_classes import resolve_path
-from gipfel_cluster.workloads.submission import (
-    ChosenEdf,
-    SubmissionContext,
-    chosen_scheduler,
-    refused_option,
-)
+from gipfel_cluster.workloads.submission import ChosenEdf, SubmissionContext, chosen_scheduler, refused_option
 
 from ...telemetry.files import open_regular, read_json
 from ...telemetry.redaction import redact_command_line, redact_value
