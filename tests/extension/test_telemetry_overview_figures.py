@@ -94,7 +94,7 @@ def test_the_job_is_the_mean_of_its_gpus():
 def test_every_figure_labels_simulated_values():
     for name, figure in figures(OVERVIEW, dark=False).items():
         if name not in ("host", "no score", "shares"):
-            assert "simulated" in json.dumps(figure["layout"]), name
+            assert '"text": "simulated"' in json.dumps(figure["layout"]), name
     assert '"text": "simulated"' not in json.dumps(job_figure(many(4)))
 
 

@@ -321,7 +321,7 @@ def checkpoint_figure(report: CheckpointReport, *, dark: bool = False) -> dict[s
     marked = sorted((*dips, *report.cost.interruptions_ns))[-_MAX_MARKED:]
     noun = NAMES["regular" if report.cost.regular_count else "checkpoint"][len(marked) != 1]
     plot = Plot(f"Steps per second, {len(marked)} {noun} marked", (line, usual), pixels=160)
-    figure = stacked([plot], title="", span_ms=(times[0], times[-1]), dark=dark)
+    figure = stacked([plot], span_ms=(times[0], times[-1]), dark=dark)
     for begin_ns, end_ns in marked:
         figure = with_time_range(figure, begin_ns, end_ns, dark=dark)
     return figure

@@ -87,7 +87,6 @@ def bands_figure(
         plots.append(Plot(f"{title}{unit}", traces, percent=style.unit == "%", pixels=110, width=width))
     return stacked(
         plots,
-        title="",
         span_ms=span_ms(overview),
         dark=dark,
         simulated=any(row.simulated for row in rows),

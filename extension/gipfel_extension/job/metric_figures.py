@@ -73,7 +73,6 @@ def metrics_figure(
             plots.append(replace(_plot(name, series, chosen, span_ns, dark=dark), width=width))
     return stacked(
         plots,
-        title="",
         span_ms=(span_ns[0] // 1_000_000, span_ns[1] // 1_000_000),
         dark=dark,
         empty="No metrics in this time. Log them with log(step=…, loss=…).",
@@ -107,7 +106,6 @@ def cluster_figure(
     plots = [Plot("Nodes of the cluster", traces, pixels=90, width=width)] if inside else []
     return stacked(
         plots,
-        title="",
         span_ms=(span_ns[0] // 1_000_000, span_ns[1] // 1_000_000),
         dark=dark,
         empty="Nothing of the cluster was recorded in this time.",

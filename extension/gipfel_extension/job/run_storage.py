@@ -180,7 +180,6 @@ def storage_figure(
     ]
     return stacked(
         plots,
-        title="",
         span_ms=(span_ns[0] // 1_000_000, span_ns[1] // 1_000_000),
         dark=dark,
         empty="Nothing of the job's files was recorded in this time.",

@@ -64,7 +64,6 @@ def job_figure(
     *,
     metrics: UserMetrics | None = None,
     dark: bool = False,
-    title: str = "",
 ) -> dict[str, Any]:
     """Return the job's figure: a plot of means over its GPUs, then a plot for each of some user metrics.
 
@@ -80,18 +79,17 @@ def job_figure(
         name = f"Mean of {len(gpus)} GPUs" if len(gpus) > 1 else "GPU"
         traces = _job_traces(overview, GPU_LINES, gpus, dark=dark)
         plots.append(Plot(name, traces, percent=True, pixels=96))
-        for title_, lines, percent in (
+        for title, lines, percent in (
             ("GPU memory, %", MEMORY_LINES, True),
             ("Temperature, °C", TEMPERATURE_LINES, False),
         ):
             traces = _job_traces(overview, lines, gpus, dark=dark)
             if any(value is not None for trace in traces for value in trace["y"]):
-                plots.append(Plot(title_, traces, percent=percent, legend=False, pixels=40))
+                plots.append(Plot(title, traces, percent=percent, legend=False, pixels=40))
     plots += user_metric_plots(metrics, overview, dark=dark)
     simulated = any(device.simulated for device in gpus)
     return stacked(
         plots,
-        title=title,
         span_ms=span_ms(overview),
         dark=dark,
         simulated=simulated,
@@ -99,7 +97,7 @@ def job_figure(
     )
 
 
-def host_figure(overview: "Overview", *, dark: bool = False, title: str = "") -> dict[str, Any]:
+def host_figure(overview: "Overview", *, dark: bool = False) -> dict[str, Any]:
     """Return the hosts' figure: means of CPU and memory, sums of I/O; the uids are those of the job."""
     hosts = hosts_of(overview)
     plots = []
@@ -113,7 +111,6 @@ def host_figure(overview: "Overview", *, dark: bool = False, title: str = "") ->
         ]
     return stacked(
         plots,
-        title=title,
         span_ms=span_ms(overview),
         dark=dark,
         simulated=any(device.simulated for device in hosts),
@@ -121,9 +118,7 @@ def host_figure(overview: "Overview", *, dark: bool = False, title: str = "") ->
     )
 
 
-def compare_figure(
-    runs: Sequence[tuple[str, "Overview"]], *, dark: bool = False, title: str = ""
-) -> dict[str, Any]:
+def compare_figure(runs: Sequence[tuple[str, "Overview"]], *, dark: bool = False) -> dict[str, Any]:
     """Return several runs on one time axis, each from its own start: SM, tensor pipe and DRAM activity.
 
     x is milliseconds since the run's first sample, displayed as a time of day that starts at midnight.
@@ -143,7 +138,6 @@ def compare_figure(
         plots.append(Plot(f"{line.label}, mean of the GPUs", tuple(traces), percent=True, legend=not plots))
     figure = stacked(
         plots,
-        title=title,
         span_ms=(_MIDNIGHT_MS, _MIDNIGHT_MS + max(longest, 1000)),
         dark=dark,
         simulated=any(device.simulated for _, overview in runs for device in overview.devices),
@@ -163,7 +157,6 @@ def gpu_figure(
     metrics: UserMetrics | None = None,
     further_metrics: Sequence[str] = (),
     dark: bool = False,
-    title: str = "",
 ) -> dict[str, Any]:
     """Return one GPU's figure: activity, links, clock, power, and user metrics on the same time axis.
 
@@ -191,12 +184,10 @@ def gpu_figure(
             alone = len(lines) == 1
             plots.append(Plot(name, tuple(traces), percent, legend=not alone, pixels=44 if alone else 64))
     plots += user_metric_plots(metrics, overview, dark=dark)
-    return stacked(
-        plots, title=title, span_ms=span_ms(overview), dark=dark, simulated=bool(title) and device.simulated
-    )
+    return stacked(plots, span_ms=span_ms(overview), dark=dark, simulated=device.simulated)
 
 
-def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False, title: str = "") -> dict[str, Any]:
+def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False) -> dict[str, Any]:
     """Return the figure of one metric of `GAUGE_LINES`, large enough for a tab of its own: a line per GPU.
 
     A trace's ``uid`` is ``<device>/<metric>``. For more than :data:`MAX_LINES` GPUs it is one line of means,
@@ -222,7 +213,7 @@ def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False, title
     )
     simulated = any(gpu.simulated for gpu in gpus)
     empty = f"No GPU reports its {line.label}." if gpus else "No GPU has been recorded."
-    return stacked(plots, title=title, span_ms=span_ms(overview), dark=dark, simulated=simulated, empty=empty)
+    return stacked(plots, span_ms=span_ms(overview), dark=dark, simulated=simulated, empty=empty)
 
 
 def _gauge_lines(
@@ -249,14 +240,12 @@ def _mean_with_bounds(overview: "Overview", line: Line, values: Floats, *, dark:
     return trace | {"low": points(overview, low)[1], "high": points(overview, high)[1]}
 
 
-def time_series_figure(
-    overview: "Overview", *, devices: Sequence[Device] | None = None, dark: bool = False, title: str = ""
-) -> dict[str, Any]:
+def time_series_figure(overview: "Overview", *, dark: bool = False) -> dict[str, Any]:
     """Return activity over time with a plot per metric and a line per GPU, figure 1 of the CUG25 paper.
 
     For more than :data:`MAX_LINES` GPUs, mean, minimum and maximum are drawn.
     """
-    selected = tuple(gpus_of(overview) if devices is None else devices)
+    selected = gpus_of(overview)
     few = len(selected) <= MAX_LINES
     plots: list[Plot] = []
     for metrics, name, factor in _TIME_SERIES if selected else ():
@@ -264,7 +253,7 @@ def time_series_figure(
         traces = draw(overview, metrics, selected, factor, dark=dark)
         percent = name.endswith("%")
         plots.append(Plot(name, traces, percent=percent, legend=not plots, pixels=60))
-    heading = title or f"GPU activity of {len(selected)} GPU{'s' if len(selected) != 1 else ''}"
+    heading = f"GPU activity of {len(selected)} GPU{'s' if len(selected) != 1 else ''}"
     simulated = any(device.simulated for device in selected)
     return stacked(plots, title=heading, span_ms=span_ms(overview), dark=dark, simulated=simulated)
 

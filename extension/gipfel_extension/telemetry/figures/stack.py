@@ -80,7 +80,7 @@ class Plot:
 def stacked(
     plots: Sequence[Plot],
     *,
-    title: str,
+    title: str = "",
     span_ms: tuple[int, int] | None,
     dark: bool,
     simulated: bool = False,
