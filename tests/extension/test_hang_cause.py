@@ -159,7 +159,10 @@ class Ranks:
             (self.folder / "progress" / str(rank)).write_text(json.dumps(content))
 
     def answer(self) -> None:
-        """Answer a request for stacks, as the ranks' watchers do."""
+        """Wait for a request for stacks, and answer it as the ranks' watchers do."""
+        end = time.monotonic() + 30
+        while not (self.folder / "stacks.json").exists() and time.monotonic() < end:
+            time.sleep(0.01)
         request = json.loads((self.folder / "stacks.json").read_text())
         answers = self.folder / "deeper" / request["id"]
         for rank in request["ranks"]:
@@ -176,16 +179,16 @@ def ranks(tmp_path: Path) -> Ranks:
 def test_a_rank_that_does_not_answer_a_signal_is_the_cause(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path / "1", 4, silent=(2,))
     ranks.record(0, status=0)
-    answering = threading.Timer(0.1, ranks.answer)
+    answering = threading.Thread(target=ranks.answer)
     answering.start()
-    found = find_cause(ranks.folder, ras=lambda world: RasStatus(behind={world - 1: 1}), gather_s=0.6)
+    found = find_cause(ranks.folder, ras=lambda world: RasStatus(behind={world - 1: 1}), gather_s=3)
     answering.join()
     assert found == HangCause(message="Cause: rank 2 (it does not answer a signal).", ranks=(2,))
     # Where all answer and wrote no dump, RAS is next.
     ranks = Ranks(tmp_path / "2", 4)
-    answering = threading.Timer(0.1, ranks.answer)
+    answering = threading.Thread(target=ranks.answer)
     answering.start()
-    found = find_cause(ranks.folder, ras=lambda world: RasStatus(behind={world - 1: 1}), gather_s=0.6)
+    found = find_cause(ranks.folder, ras=lambda world: RasStatus(behind={world - 1: 1}), gather_s=3)
     answering.join()
     assert found.ranks == (3,)
 

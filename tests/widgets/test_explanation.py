@@ -38,7 +38,9 @@ def test_a_run_is_explained_by_its_name_its_folder_and_as_the_newest(
         assert job.score + sum(job.losses.values()) == pytest.approx(100)
         assert max(job.losses, key=lambda name: job.losses[name]) == "launch"
     assert ("nodes", f"1: {json.loads((run / 'record.json').read_text())['node']}") in job.record.rows
-    assert [row[2] for row in job.events.rows] == ["recorder_started", "recorder_ended"]
+    # Programs of other tests may listen on all interfaces.
+    events = [row[2] for row in job.events.rows if row[2] != "network_listener"]
+    assert events == ["recorder_started", "recorder_ended"]
     assert "CUDA graph" in job.next_steps.rows[0][0]
     assert "points lost: launch" in repr(job)
     figures = {each.title: each._repr_mimebundle_() for each in job.figures}
