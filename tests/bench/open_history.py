@@ -67,6 +67,10 @@ def _row(name: str, ours: float, limit: float) -> dict[str, object]:
     }
 
 
+#: Greatest width of a bucket in a figure of one minute.
+_FINE_NS = 2 * 10**9
+
+
 def _seconds(folder: Path, *, zoom: bool = False) -> float:
     middle = START_NS + SECONDS // 2 * 10**9
     span = (middle, middle + 60 * 10**9) if zoom else (None, None)
@@ -78,7 +82,8 @@ def _seconds(folder: Path, *, zoom: bool = False) -> float:
         heat_figure(coarsened(overview, 120), "SM_ACTIVE"),
     ]
     seconds = time.perf_counter() - start
-    if len(overview.devices) != NODES * (GPUS + 1) or (overview.level == 0) != zoom or not all(figures):
+    is_fine = overview.bucket_ns <= _FINE_NS
+    if len(overview.devices) != NODES * (GPUS + 1) or is_fine != zoom or not all(figures):
         raise SystemExit("It is not the picture of all GPUs.")
     return seconds
 

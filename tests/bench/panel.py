@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "ui"), str(HERE.parent / "cluster")]
+sys.path[:0] = [str(HERE.parent / name) for name in ("ui", "cluster", "extension")]
 
 from conftest import chromium  # noqa: E402 - of tests/ui
 from lab_page import LabPage  # noqa: E402
