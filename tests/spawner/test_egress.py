@@ -298,9 +298,7 @@ def test_the_way_out_ends_with_the_program_and_can_not_be_entered(tmp_path: Path
     pids = done.stdout.split()
     assert pids, done
     assert "entered" not in pids
-    end = time.monotonic() + 10
-    while any(_runs_in(pid, tmp_path) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.05)
+    _wait_for_end(pids, tmp_path)
     assert not [pid for pid in pids if _runs_in(pid, tmp_path)]
 
 
@@ -329,9 +327,7 @@ def test_what_is_refused_just_before_the_end_is_logged(tmp_path: Path) -> None:
         finally:
             os.kill(int(gate), signal.SIGCONT)
     assert output.split() == ["refused", "refused"]
-    end = time.monotonic() + 10
-    while _runs_in(gate, tmp_path) and time.monotonic() < end:
-        time.sleep(0.05)
+    _wait_for_end([gate], tmp_path)
     assert {key[0] for key in _log(tmp_path)} == {"203.0.113.7", "203.0.113.8"}
 
 
@@ -345,6 +341,13 @@ def _gate_in(folder: Path) -> str:
                     return comm.parent.name
         time.sleep(0.05)
     raise AssertionError("There is no gate.")
+
+
+def _wait_for_end(pids: list[str], folder: Path) -> None:
+    """Wait until none of these processes runs in a directory, ten seconds at most."""
+    end = time.monotonic() + 10
+    while any(_runs_in(pid, folder) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def _runs_in(pid: str, folder: Path) -> bool:

@@ -15,7 +15,6 @@ from gipfel_extension.saturation.report.document import score_text
 from gipfel_extension.telemetry.figures.static_html import fragment, table, tag
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
-from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.store.fine import read_finest
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.training.launch import Launch
@@ -166,14 +165,11 @@ def explain(which: Launch | Measurement | Path | str | None = None) -> Explanati
     GipfelError
         There is no such run, or nothing was recorded.
     """
-    try:
-        if isinstance(which, Measurement):
-            return _of_measurement(which)
-        if isinstance(which, Launch):
-            return _of_launch(which)
-        return Explanation(ScoredRun.of(_path(which)))
-    except SourceError as error:
-        raise GipfelError(str(error)) from error
+    if isinstance(which, Measurement):
+        return _of_measurement(which)
+    if isinstance(which, Launch):
+        return _of_launch(which)
+    return Explanation(ScoredRun.of(_path(which)))
 
 
 def _path(which: Path | str | None) -> Path:

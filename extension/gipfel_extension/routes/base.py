@@ -50,7 +50,7 @@ def route(method: _Method) -> _Method:
 
 
 class _Request(JupyterHandler):
-    """What routes and websockets read: the server's telemetry, and the query."""
+    """Access of routes and websockets to the server's telemetry and the request's query."""
 
     auth_resource = AUTH_RESOURCE
 
