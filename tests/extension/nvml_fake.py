@@ -9,6 +9,7 @@ from typing import Any
 
 import pynvml
 
+from gipfel_extension.telemetry.sources import SourceRequest
 from gipfel_extension.telemetry.sources.nvml import NvmlSource
 
 MIB = 1024 * 1024
@@ -183,8 +184,8 @@ def opened(
     **environment: str,
 ) -> tuple[NvmlSource, SetClock]:
     clock = SetClock()
-    how = {"metrics": metrics, "can_open": can_open or (lambda minor: True)}
-    return NvmlSource(environment=environment, clock=clock, interval=interval, library=library, **how), clock
+    request = SourceRequest(interval, environment=environment, clock=clock, metrics=metrics)
+    return NvmlSource(request, library=library, can_open=can_open or (lambda minor: True)), clock
 
 
 HOPPER = {

@@ -17,6 +17,7 @@ from saturation_tables import gpu, host, table
 from gipfel_cluster.scheduler.protocol import GpuUsage, Quota
 from gipfel_cluster.workloads.quota import own_sections, recorded_energy
 from gipfel_extension.telemetry.energy import CO2_VARIABLE, energy_of
+from gipfel_extension.telemetry.sources import SourceRequest
 from gipfel_extension.telemetry.sources.counters import HostEnergy
 from gipfel_extension.telemetry.sources.host import HostSource
 from gipfel_extension.telemetry.sources.nvml import NvmlSource
@@ -123,10 +124,14 @@ def test_co2_needs_a_plausible_factor_of_the_site(factor, grams):
 
 def test_nvml_gives_the_counter_in_joules_except_of_a_mig_instance():
     library = FakeNvml(gpus=1)
-    source = NvmlSource(environment={}, clock=SetClock(), library=library, can_open=lambda _minor: True)
+    source = NvmlSource(
+        SourceRequest(environment={}, clock=SetClock()), library=library, can_open=lambda _minor: True
+    )
     assert source.read()[0].values["TOTAL_ENERGY"] == 7_654_321.0
     part = FakeNvml(gpus=1, mig=1)
-    source = NvmlSource(environment={}, clock=SetClock(), library=part, can_open=lambda _minor: True)
+    source = NvmlSource(
+        SourceRequest(environment={}, clock=SetClock()), library=part, can_open=lambda _minor: True
+    )
     assert source.read()[0].values["TOTAL_ENERGY"] is None
 
 
@@ -172,7 +177,7 @@ def test_the_host_reports_power_between_two_readings(tmp_path):
     (tmp_path / "proc").symlink_to("/proc")
     package = _zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     clock = SetClock()
-    source = HostSource(None, environment={"GIPFEL_NODE": "n1"}, clock=clock, root=tmp_path)
+    source = HostSource(SourceRequest(environment={"GIPFEL_NODE": "n1"}, clock=clock), root=tmp_path)
     assert source.read()[0].values["HOST_POWER"] is None
     clock.now_ns = 2 * 10**9
     (package / "energy_uj").write_text("401000000\n")

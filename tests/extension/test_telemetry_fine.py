@@ -205,7 +205,9 @@ def test_saving_a_score_removes_old_fine_samples_of_other_runs(tmp_path, monkeyp
 
 def test_gpm_is_fast_and_a_gpu_without_it_is_not():
     def opened(library: FakeNvml) -> NvmlSource:
-        return NvmlSource(environment={}, clock=SetClock(), library=library, can_open=lambda _: True)
+        return NvmlSource(
+            SourceRequest(environment={}, clock=SetClock()), library=library, can_open=lambda _: True
+        )
 
     assert opened(FakeNvml(gpm={2: 50.0})).fine
     assert not opened(FakeNvml()).fine

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gipfel_extension.telemetry.sources.job_gpus import VisibleGpu, job_gpus
+from gipfel_extension.telemetry.sources.job_gpus import job_gpus
 
-_FOUR = [VisibleGpu(f"GPU-{number}", number) for number in range(4)]
+_FOUR = {f"GPU-{number}": number for number in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_gpus_that_the_cgroup_forbids_are_not_the_jobs() -> None:
     # Inside a constrained job CUDA counts what is left.
     assert job_gpus(_FOUR, {"CUDA_VISIBLE_DEVICES": "1"}, can_open=can_open) == ("GPU-3",)
     # Renumbered devices: Slurm's numbers are the node's, and the group has said enough.
-    renumbered = [VisibleGpu("GPU-a", 0), VisibleGpu("GPU-b", 1)]
+    renumbered = {"GPU-a": 0, "GPU-b": 1}
     assert job_gpus(renumbered, {"SLURM_JOB_GPUS": "6,7"}) == ("GPU-a", "GPU-b")

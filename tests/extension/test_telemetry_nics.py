@@ -12,6 +12,7 @@ from topology_trees import text
 from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.server.job import JobView, job_figures
 from gipfel_extension.telemetry.events import read_events
+from gipfel_extension.telemetry.sources import SourceRequest
 from gipfel_extension.telemetry.sources.counters import (
     GpuHealth,
     RisingCounters,
@@ -168,7 +169,7 @@ def test_infiniband_and_roce_count_words_and_both_directories(
 def test_a_recording_has_each_nic_as_a_device_and_its_errors_as_events(tmp_path: Path) -> None:
     nics = [Cassini(tmp_path / "sys", number) for number in range(2)]
     clock = SetClock()
-    source = HostSource(None, environment={"GIPFEL_NODE": "n1"}, clock=clock, root=tmp_path)
+    source = HostSource(SourceRequest(environment={"GIPFEL_NODE": "n1"}, clock=clock), root=tmp_path)
     (tmp_path / "proc").mkdir()
     telemetry = tmp_path / "run/telemetry"
     telemetry.mkdir(parents=True)

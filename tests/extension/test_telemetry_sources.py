@@ -11,7 +11,7 @@ import pytest
 
 from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable, SourceError
-from gipfel_extension.telemetry.sources import SourceRequest, SystemClock, open_source
+from gipfel_extension.telemetry.sources import SourceRequest, open_source
 from gipfel_extension.telemetry.sources.host import HostSource, ProcessTree, job_cgroup
 from gipfel_extension.telemetry.sources.job_gpus import select_uuids
 from gipfel_extension.telemetry.sources.simulated import ReplaySource, SyntheticSource
@@ -57,11 +57,11 @@ def test_host_sees_this_process_at_work():
 
 def test_children_that_have_ended_count():
     tree = ProcessTree(os.getpid())
-    before = tree.usage().cpu_seconds
+    before = tree.usage()["CPU_CORES_USED"]
     code = "import time\nwhile time.process_time() < 0.4: pass"
     subprocess.run([sys.executable, "-c", code], check=True)
     # The kernel counts in hundredths.
-    assert tree.usage().cpu_seconds - before >= 0.35
+    assert tree.usage()["CPU_CORES_USED"] - before >= 0.35
 
 
 def test_other_processes_are_read_once_and_descendants_always():
@@ -71,11 +71,11 @@ def test_other_processes_are_read_once_and_descendants_always():
         [sys.executable, "-c", "x = bytearray(200_000_000); x[::4096] = x[::4096]; input()"], stdin=-1
     )
     try:
-        before = tree.usage().memory_bytes
+        before = tree.usage()["MEMORY_USED"]
         deadline = time.monotonic() + 10
-        while tree.usage().memory_bytes - before < 150e6 and time.monotonic() < deadline:
+        while tree.usage()["MEMORY_USED"] - before < 150e6 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert tree.usage().memory_bytes - before > 150e6
+        assert tree.usage()["MEMORY_USED"] - before > 150e6
     finally:
         child.communicate(b"\n", timeout=10)
 
@@ -83,7 +83,7 @@ def test_other_processes_are_read_once_and_descendants_always():
 def test_ended_job_has_missing_values():
     child = subprocess.Popen(["true"])
     child.wait()
-    source = HostSource(child.pid, environment={"GIPFEL_NODE": "n1"}, clock=SystemClock())
+    source = HostSource(SourceRequest(root_pid=child.pid, environment={"GIPFEL_NODE": "n1"}))
     source.read()
     (sample,) = source.read()
     assert sample.values["CPU_CORES_USED"] is None
@@ -119,7 +119,11 @@ def fake_job(folder: Path) -> tuple[Path, Path]:
 def test_a_slurm_job_is_measured_by_its_cgroup(tmp_path):
     _, cgroups = fake_job(tmp_path)
     clock = SetClock()
-    source = HostSource(77, environment={"GIPFEL_NODE": "n1"}, clock=clock, root=tmp_path, cgroups=cgroups)
+    source = HostSource(
+        SourceRequest(root_pid=77, environment={"GIPFEL_NODE": "n1"}, clock=clock),
+        root=tmp_path,
+        cgroups=cgroups,
+    )
     assert source.devices[0].scope == "job cgroup"
     source.read()
     clock.now_ns = 2 * 10**9
@@ -140,7 +144,11 @@ def test_a_slurm_job_is_measured_by_its_cgroup(tmp_path):
 def test_io_that_a_cgroup_does_not_count_is_that_of_the_jobs_processes(tmp_path):
     proc, cgroups = fake_job(tmp_path)
     clock = SetClock()
-    source = HostSource(77, environment={"GIPFEL_NODE": "n1"}, clock=clock, root=tmp_path, cgroups=cgroups)
+    source = HostSource(
+        SourceRequest(root_pid=77, environment={"GIPFEL_NODE": "n1"}, clock=clock),
+        root=tmp_path,
+        cgroups=cgroups,
+    )
     (proc / "77/stat").write_text("77 (python) S 1 " + "0 " * 40)
     (proc / "77/io").write_text("rchar: 9\nwchar: 9\nread_bytes: 0\nwrite_bytes: 0\n")
     clock.now_ns = 10**9

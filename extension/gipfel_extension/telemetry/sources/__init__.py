@@ -3,13 +3,14 @@
 Other packages add sources through entry points of the group :data:`ENTRY_POINTS`.
 """
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..events import Event
 from ..sample import Device, Sample, SourceError
@@ -34,19 +35,22 @@ __all__ = [
 #: Group of entry points: a name, and a callable that takes the text after the colon in ``--source`` (empty
 #: without a colon) and a `SourceRequest`, and returns a `Source`.
 ENTRY_POINTS = "gipfel.sources"
-#: Built-in sources, which take precedence over installed ones. Each is imported when it is opened, so that a
-#: recorder imports only what it needs.
-_SOURCES: Mapping[str, str] = {
+#: Built-in sources, which take precedence over installed ones: those of this node, and those that take an
+#: argument after the colon. Each is imported when it is opened, so that a recorder imports no more than that.
+_NODE_SOURCES: Mapping[str, str] = {
     "auto": "auto:open_auto",
-    "nvml": "nvml:open_nvml",
-    "dcgm": "dcgm:open_dcgm",
+    "nvml": "nvml:NvmlSource",
+    "dcgm": "dcgm:DcgmSource",
+    "amdsmi": "amd:AmdSource",
+    "host": "host:HostSource",
+}
+_SOURCES: Mapping[str, str] = {
     "exporter": "prometheus:open_exporter",
     "prometheus": "prometheus:open_prometheus",
-    "amdsmi": "amd:open_amdsmi",
-    "host": "host:open_host",
     "replay": "simulated:open_replay",
     "synthetic": "simulated:open_synthetic",
 }
+log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
@@ -109,7 +113,7 @@ class Source(Protocol):
     """
 
     name: str
-    simulated: bool
+    simulated: bool = False
     devices: tuple[Device, ...]
 
     def read(self) -> list[Sample]:
@@ -122,7 +126,8 @@ class Source(Protocol):
         """
 
     def close(self) -> None:
-        """Release the source's resources; it is not read again."""
+        """Release the resources, if the source has any; it is not read again."""
+        return
 
 
 def open_source(spec: str, request: SourceRequest | None = None) -> Source:
@@ -142,26 +147,21 @@ def open_source(spec: str, request: SourceRequest | None = None) -> Source:
         The source does not exist, or has no devices on this machine.
     """
     name, _, argument = spec.partition(":")
-    return _opener(name, spec)(argument, request or SourceRequest())
-
-
-def source_names() -> tuple[str, ...]:
-    """Return the names of all sources; those of other packages come last."""
-    return (*_SOURCES, *sorted(_installed().keys() - _SOURCES.keys()))
-
-
-def no_argument(name: str, argument: str) -> None:
-    """Refuse the argument of a source that takes none, such as ``host:x``.
-
-    Raises
-    ------
-    SourceError
-        `argument` is not empty.
-    """
+    request = request or SourceRequest()
+    if name not in _NODE_SOURCES:
+        return _opener(name, spec)(argument, request)
     if argument:
         raise SourceError(
             f"The source {name} takes no argument after the colon: {argument!r}.", f"Use {name}."
         )
+    source: Source = _imported(_NODE_SOURCES[name])(request)
+    return source
+
+
+def source_names() -> tuple[str, ...]:
+    """Return the names of all sources; those of other packages come last."""
+    built_in = (*_NODE_SOURCES, *_SOURCES)
+    return (*built_in, *sorted(_installed().keys() - set(built_in)))
 
 
 @runtime_checkable
@@ -180,10 +180,9 @@ class ProcessSource(Protocol):
         """Return process ids on this node, each with the UUID of a device that the process uses."""
 
 
-class AbsentSource:
+class AbsentSource(Source):
     """Source without devices and samples, for a machine that has no device of the requested kind."""
 
-    simulated = False
     devices: tuple[Device, ...] = ()
 
     def __init__(self, name: str) -> None:
@@ -193,17 +192,42 @@ class AbsentSource:
         """Return no samples."""
         return []
 
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
+
+def import_library(module: str, problem: str, fix: str) -> Any:
+    """Import the Python module of a driver.
+
+    Raises
+    ------
+    SourceError
+        The module cannot be imported; the error is of `problem` and `fix`.
+    """
+    try:
+        return import_module(module)
+    except Exception as error:
+        # Without its driver a module may raise other errors than ImportError too.
+        raise SourceError(problem, fix) from error
+
+
+def attempt(error_type: type[Exception], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of a driver's library returns; None, with a line in the log, on its errors."""
+    try:
+        return function(*arguments)
+    except error_type as error:
+        log.debug("%s: %s", getattr(function, "__name__", function), error)
+        return None
 
 
 _Opener = Callable[[str, SourceRequest], Source]
 
 
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f".{module}", __name__), name)
+
+
 def _opener(name: str, spec: str) -> _Opener:
     if name in _SOURCES:
-        module, _, function = _SOURCES[name].partition(":")
-        opener: _Opener = getattr(import_module(f".{module}", __name__), function)
+        opener: _Opener = _imported(_SOURCES[name])
         return opener
     found = _installed().get(name)
     if found is None:

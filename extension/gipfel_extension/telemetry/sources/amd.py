@@ -5,21 +5,16 @@ AMD SMI has no counterpart of SM_ACTIVE, of occupancy and of the pipes: these va
 utilization.
 """
 
-import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ..events import Event
-from ..metric_table import GPU_METRICS
+from ..metric_table import GPU_METRICS, MIB
 from ..sample import Device, Sample, SourceError
-from . import SourceRequest, no_argument
+from . import Source, SourceRequest, attempt, import_library
 from .counters import GpuHealth, amd_counters
-from .job_gpus import VisibleGpu, job_gpus
+from .job_gpus import job_gpus
 
-log = logging.getLogger(__name__)
-
-_MIB = 1024.0 * 1024.0
 _KIB = 1024.0
 #: Throttle reasons as bits of NVML's ``nvmlClocksEventReasons``: power, temperature, hardware slowdown.
 _REASONS = {
@@ -35,7 +30,7 @@ _VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVIC
 EXTRA = ("MEM_COPY_UTIL",)
 
 
-class AmdSource:
+class AmdSource(Source):
     """The job's GPUs, by UUID.
 
     Parameters
@@ -50,12 +45,14 @@ class AmdSource:
     """
 
     name = "amdsmi"
-    simulated = False
     extra = EXTRA
 
     def __init__(self, request: SourceRequest, *, library: Any = None) -> None:
         self._clock = request.clock
-        self._smi = library or _import_amdsmi()
+        self._smi = library or import_library(
+            "amdsmi", "AMD SMI's Python module can't be imported.", "Install ROCm with its amdsmi."
+        )
+        self._try = partial(attempt, self._smi.AmdSmiException)
         try:
             self._smi.amdsmi_init()
         except self._smi.AmdSmiException as error:
@@ -116,7 +113,7 @@ class AmdSource:
                 found.append(
                     (Device(name, "gpu", str(about.get("market_name", "AMD GPU")), index, node=node), handle)
                 )
-        visible = [VisibleGpu(device.uuid, device.index) for device, _ in found]
+        visible = {device.uuid: device.index for device, _ in found}
         set_variables = [name for name in _VARIABLES if name in request.environment]
         own = job_gpus(visible, request.environment, variables=set_variables[:1])
         if not own:
@@ -138,8 +135,8 @@ class AmdSource:
         return {
             "GPU_UTIL": _scaled(activity.get("gfx_activity"), 0.01),
             "MEM_COPY_UTIL": _scaled(activity.get("umc_activity"), 0.01),
-            "FB_USED": _scaled(memory.get("vram_used"), _MIB),
-            "FB_TOTAL": _scaled(memory.get("vram_total"), _MIB),
+            "FB_USED": _scaled(memory.get("vram_used"), MIB),
+            "FB_TOTAL": _scaled(memory.get("vram_total"), MIB),
             "POWER_USAGE": _scaled(power.get("current_socket_power"), 1.0)
             or _scaled(power.get("average_socket_power"), 1.0),
             "SM_CLOCK": _scaled(clock.get("clk"), 1.0),
@@ -177,33 +174,9 @@ class AmdSource:
                 values[metric] = max(0.0, total - before) * 1e9 / (now_ns - then_ns)
         return values
 
-    def _try(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except self._smi.AmdSmiException as error:
-            log.debug("%s: %s", getattr(function, "__name__", function), error)
-            return None
-
 
 def _scaled(value: Any, factor: float) -> float | None:
     # AMD SMI returns "N/A" for unavailable values.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
         return None
     return float(value) * factor
-
-
-def _import_amdsmi() -> Any:
-    try:
-        import amdsmi  # noqa: PLC0415
-    except Exception as error:
-        # Without ROCm the import of the module raises other errors than ImportError too.
-        raise SourceError(
-            "AMD SMI's Python module can't be imported.", "Install ROCm with its amdsmi."
-        ) from error
-    return amdsmi
-
-
-def open_amdsmi(argument: str, request: SourceRequest) -> AmdSource:
-    """Open ``amdsmi``."""
-    no_argument("amdsmi", argument)
-    return AmdSource(request)

@@ -5,31 +5,28 @@ from dataclasses import replace
 
 from ..events import Event
 from ..sample import Device, Sample, SourceError
-from . import AbsentSource, Source, SourceRequest, no_argument
+from . import AbsentSource, Source, SourceRequest
 from .dcgm import DcgmSource
-from .nvml import NvmlSource, open_nvml
+from .nvml import NvmlSource
 
 #: Seconds until DCGM is tried again after an error; the pause doubles up to the maximum.
 _FIRST_PAUSE_S = 5.0
 _MAX_PAUSE_S = 60.0
 
 
-def open_auto(argument: str, request: SourceRequest) -> Source:
+def open_auto(request: SourceRequest) -> Source:
     """Open ``auto``: the job's NVIDIA or AMD GPUs, or a source without devices."""
-    no_argument("auto", argument)
     with suppress(SourceError):
-        return with_dcgm(open_nvml("", request), request)
-    from .amd import open_amdsmi  # noqa: PLC0415 - needed only without NVIDIA GPUs
+        return with_dcgm(NvmlSource(request), request)
+    from .amd import AmdSource  # noqa: PLC0415 - needed only without NVIDIA GPUs
 
     with suppress(SourceError):
-        return open_amdsmi("", request)
+        return AmdSource(request)
     return AbsentSource("nvml")
 
 
-class NvmlWithDcgm:
+class NvmlWithDcgm(Source):
     """NVML's metrics combined with DCGM's profiling; only NVML's while the DCGM daemon does not respond."""
-
-    simulated = False
 
     def __init__(self, nvml: NvmlSource, dcgm: DcgmSource, request: SourceRequest) -> None:
         self.name = f"{nvml.name}+{dcgm.name}"

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..metric_table import DCGM_FIELDS, GPU_METRICS, TABLE, Metric
 from ..sample import Device, Sample, SourceError
-from . import SourceRequest, no_argument
-from .job_gpus import VisibleGpu, can_open_nvidia, job_gpus
+from . import Source, SourceRequest
+from .job_gpus import can_open_nvidia, job_gpus
 
 #: Names to which other tools give another meaning: the energy of one sample instead of a counter.
 _AMBIGUOUS_NAMES = ("TOTAL_ENERGY_CONSUMPTION",)
@@ -28,8 +29,6 @@ FIELDS: Mapping[str, tuple[str, float]] = {
 BLANKS = frozenset(
     float(start + step) for start in (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 140737488355328) for step in range(4)
 )
-#: One scraped value: field, labels, value as text.
-Scraped = tuple[str, Mapping[str, str], str]
 _LINE = re.compile(r"^(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(-?\d+))?\s*$")
 #: Anchored at the start of a word: otherwise matching restarts at each letter of a long word.
 _LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
@@ -85,42 +84,6 @@ def device_of(labels: Mapping[str, str], *, node: str = "") -> Device | None:
     return Device(f"{uuid}/{instance}" if instance else uuid, "gpu", name, index, node=node)
 
 
-def node_of(labels: Mapping[str, str]) -> str:
-    """Return the node's short host name, from the exporter's labels or Prometheus' own label."""
-    named = labels.get("Hostname") or labels.get("hostname") or labels.get("node") or ""
-    instance = labels.get("instance", "")
-    # Prometheus' label `instance` is host and port.
-    host = instance.rpartition(":")[0] or instance
-    return (named or host).partition(".")[0]
-
-
-def own_devices(
-    scraped: Iterable[Scraped], environment: Mapping[str, str], *, node: str
-) -> tuple[Device, ...]:
-    """Return the job's GPUs among the scraped GPUs of a node, sorted by index."""
-    found: dict[str, Device] = {}
-    for _, labels, _ in scraped:
-        device = device_of(labels, node=node)
-        if device is not None:
-            found.setdefault(device.uuid, device)
-    ordered = sorted(
-        found.values(), key=lambda device: (device.index is None, device.index or 0, device.uuid)
-    )
-    own = job_gpus([VisibleGpu(device.uuid, device.index) for device in ordered], environment)
-    return tuple(device for device in ordered if device.uuid in own)
-
-
-def values_of(scraped: Iterable[Scraped], *, node: str) -> dict[str, dict[str, float | None]]:
-    """Return the scraped metrics by GPU UUID; blank values are None."""
-    values: dict[str, dict[str, float | None]] = {}
-    for field, labels, text in scraped:
-        found, device = metric_of(field), device_of(labels, node=node)
-        if found is None or device is None:
-            continue
-        values.setdefault(device.uuid, dict.fromkeys(GPU_METRICS))[found[0]] = scaled(text, found[1])
-    return values
-
-
 def _milliseconds(text: str) -> int | None:
     """Return a time stamp in milliseconds; None where it is missing or outside the range of nanoseconds."""
     found = int(text) if text and len(text) < 18 else None
@@ -136,7 +99,7 @@ _LISTED = re.compile(r"^\|\s*(\d*)\s*\|\s*(.*?)\s*\|$")
 _FIX = "Check with `dcgmi discovery -l` that nv-hostengine is running here and accepts this user."
 
 
-class DcgmSource:
+class DcgmSource(Source):
     """The job's GPUs, by UUID, with DCGM's profiling metrics.
 
     Before Hopper, DCGM's profiling locks the GPUs' counters and excludes profilers such as Nsight Compute.
@@ -153,7 +116,6 @@ class DcgmSource:
     """
 
     name = "dcgm"
-    simulated = False
 
     def __init__(self, request: SourceRequest, *, program: str = "dcgmi") -> None:
         self._clock = request.clock
@@ -165,15 +127,12 @@ class DcgmSource:
                 f"{program} is not installed on this node.", "Ask the site to install DCGM, or use nvml."
             )
         listed = parse_discovery(self._output("discovery", "-l").splitlines())
-        visible = [VisibleGpu(gpu.uuid, gpu.index) for gpu in listed]
+        visible = {gpu.uuid: gpu.index for gpu in listed}
         own = job_gpus(visible, request.environment, can_open=can_open_nvidia)
         node = request.environment.get("GIPFEL_NODE", "")
-        chosen = [gpu for gpu in listed if gpu.uuid in own]
-        if not chosen:
+        self.devices: tuple[Device, ...] = tuple(replace(gpu, node=node) for gpu in listed if gpu.uuid in own)
+        if not self.devices:
             raise SourceError("This job has no GPU.", "Request a GPU when you start the job.")
-        self.devices: tuple[Device, ...] = tuple(
-            Device(gpu.uuid, "gpu", gpu.name, gpu.index, node=node) for gpu in chosen
-        )
         self._fields = tuple(
             TABLE[name] for name in (*GPU_METRICS, *request.metrics) if name in TABLE and TABLE[name].dcgm_id
         )
@@ -294,9 +253,3 @@ def parse_row(line: str, fields: Sequence[Metric]) -> tuple[int, dict[str, float
     for field, cell in zip(fields, cells, strict=True):
         values[field.name] = scaled(cell, field.dcgm_factor)
     return int(matched[1]), values
-
-
-def open_dcgm(argument: str, request: SourceRequest) -> DcgmSource:
-    """Open ``dcgm``."""
-    no_argument("dcgm", argument)
-    return DcgmSource(request)

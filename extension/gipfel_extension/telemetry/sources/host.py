@@ -8,15 +8,13 @@ Network, Lustre and NFS counters, and the power of processors and memory, are th
 import os
 import re
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..events import Event
 from ..metric_table import HOST_METRICS
 from ..sample import Device, Sample
-from . import Clock, SourceRequest, no_argument
+from . import Source, SourceRequest
 from .counters import HostEnergy, network_counters, number_in
 from .file_systems import lustre_counters, nfs_counters
 from .nics import NicCounters
@@ -26,16 +24,20 @@ _JOB_GROUP = re.compile(r"job_\d+")
 _PROCESSES_S = 1.0
 _IO = ("IO_READ_BYTES", "IO_WRITE_BYTES")
 _PRESSURES = {"PRESSURE_CPU": "cpu", "PRESSURE_MEMORY": "memory", "PRESSURE_IO": "io"}
+#: Resources that a job has used so far, or uses now (memory), under the names of their metrics: CPU seconds,
+#: bytes, page faults. A value is None where the kernel does not provide it.
+Usage = dict[str, float | None]
+_USAGE = ("CPU_CORES_USED", "MEMORY_USED", *_IO, "PAGE_FAULTS_MINOR", "PAGE_FAULTS_MAJOR")
 
 
-class HostSource:
+class HostSource(Source):
     """CPU, memory, page faults, I/O and pressure of the job; network, NICs and file systems of the node.
+
+    The job is its cgroup. Without one, it is the process tree of the request's `root_pid`, or the processes
+    of the current Slurm job, or those of this process outside of Slurm.
 
     Parameters
     ----------
-    root_pid
-        Root of the job's process tree, for a job without cgroup. None for the processes of the current Slurm
-        job, or for this process outside of Slurm.
     root
         Directory in which ``proc`` and ``sys`` are mounted.
     cgroups
@@ -43,27 +45,24 @@ class HostSource:
     """
 
     name = "host"
-    simulated = False
 
     def __init__(
         self,
-        root_pid: int | None,
+        request: SourceRequest,
         *,
-        environment: Mapping[str, str],
-        clock: Clock,
         root: Path = Path("/"),
         cgroups: Path = Path("/sys/fs/cgroup"),
     ) -> None:
-        self._clock = clock
+        self._clock, environment = request.clock, request.environment
         self._root = root
         self._proc = proc = root / "proc"
-        self._pid = root_pid or os.getpid()
+        self._pid = request.root_pid or os.getpid()
         self._cgroup = job_cgroup(self._pid, proc=proc, mount=cgroups)
-        job_id = environment.get("SLURM_JOB_ID", "") if root_pid is None else ""
+        job_id = environment.get("SLURM_JOB_ID", "") if request.root_pid is None else ""
         self._tree = ProcessTree(self._pid, job_id=job_id, proc=proc)
         self._before: dict[str, float | None] = {}
         self._before_ns = 0
-        self._processes: tuple[float | None, float | None] = (None, None)
+        self._processes: Usage = {}
         self._processes_ns = 0
         self._process_rates: dict[str, float | None] = {}
         node = environment.get("GIPFEL_NODE") or socket.gethostname()
@@ -80,7 +79,8 @@ class HostSource:
     def read(self) -> list[Sample]:
         """Return a sample of the host and of each NIC; rates are None at the first read."""
         time_ns, now_ns = self._clock.time_ns(), self._clock.monotonic_ns()
-        memory, counters = self._job()
+        counters = (self._cgroup or self._tree).usage()
+        memory = counters.pop("MEMORY_USED")
         counters |= network_counters(self._proc, self._root / "sys")
         counters |= lustre_counters(self._root)
         counters |= nfs_counters(self._proc)
@@ -98,29 +98,6 @@ class HostSource:
         """Return errors of NICs since the last call."""
         return self._nics.events()
 
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
-
-    def _job(self) -> tuple[float | None, dict[str, float | None]]:
-        """Return the current memory, and the counters under the names of their rates."""
-        if self._cgroup is not None:
-            read, written = self._cgroup.io_bytes() or (None, None)
-            minor, major = self._cgroup.faults() or (None, None)
-            memory, cpu = self._cgroup.memory_bytes(), self._cgroup.cpu_seconds()
-        elif (usage := self._tree.usage()) is not None:
-            read, written = usage.read_bytes, usage.write_bytes
-            minor, major = usage.minor_faults, usage.major_faults
-            memory, cpu = usage.memory_bytes, usage.cpu_seconds
-        else:
-            read = written = minor = major = memory = cpu = None
-        return memory, {
-            "CPU_CORES_USED": cpu,
-            "IO_READ_BYTES": read,
-            "IO_WRITE_BYTES": written,
-            "PAGE_FAULTS_MINOR": minor,
-            "PAGE_FAULTS_MAJOR": major,
-        }
-
     def _rates(self, counters: dict[str, float | None], now_ns: int) -> dict[str, float | None]:
         seconds = (now_ns - self._before_ns) / 1e9
         rates = {name: _rate(self._before.get(name), value, seconds) for name, value in counters.items()}
@@ -136,11 +113,11 @@ class HostSource:
             return
         seconds = (now_ns - self._processes_ns) / 1e9
         if seconds >= _PROCESSES_S:
-            usage = self._tree.usage()
-            found = (usage.read_bytes, usage.write_bytes) if usage else (None, None)
-            pairs = zip(_IO, self._processes, found, strict=True)
-            self._process_rates = {metric: _rate(before, value, seconds) for metric, before, value in pairs}
-            self._processes, self._processes_ns = found, now_ns
+            before, self._processes = self._processes, self._tree.usage()
+            self._process_rates = {
+                metric: _rate(before.get(metric), self._processes[metric], seconds) for metric in _IO
+            }
+            self._processes_ns = now_ns
         for metric, rate in self._process_rates.items():
             rates[metric] = max((each for each in (rates[metric], rate) if each is not None), default=None)
 
@@ -174,12 +151,6 @@ def _rate(before: float | None, value: float | None, seconds: float) -> float | 
     return max(0.0, value - before) / seconds
 
 
-def open_host(argument: str, request: SourceRequest) -> HostSource:
-    """Open ``host``."""
-    no_argument("host", argument)
-    return HostSource(request.root_pid, environment=request.environment, clock=request.clock)
-
-
 def job_cgroup(
     pid: int, *, proc: Path = Path("/proc"), mount: Path = Path("/sys/fs/cgroup")
 ) -> "Cgroup | None":
@@ -199,16 +170,29 @@ def job_cgroup(
 
 
 class Cgroup:
-    """One cgroup; a reading is None where the kernel does not provide it."""
+    """One cgroup; a limit is None where there is none."""
 
     def __init__(self, path: Path, mount: Path) -> None:
         self.path = path
         self._lineage = [path, *(p for p in path.parents if p.is_relative_to(mount) and p != mount)]
 
-    def cpu_seconds(self) -> float | None:
-        """Return the CPU time used so far in seconds."""
-        usage = _read_key_values(self.path / "cpu.stat").get("usage_usec")
-        return None if usage is None else usage / 1e6
+    def usage(self) -> Usage:
+        """Return the usage; memory is without reclaimable file cache, and I/O that of block devices."""
+        used = dict.fromkeys(_USAGE)
+        cpu, memory = (_read_key_values(self.path / name) for name in ("cpu.stat", "memory.stat"))
+        if "usage_usec" in cpu:
+            used["CPU_CORES_USED"] = cpu["usage_usec"] / 1e6
+        current = number_in(self.path / "memory.current")
+        if current is not None:
+            used["MEMORY_USED"] = max(0.0, current - memory.get("inactive_file", 0.0))
+        if "pgfault" in memory and "pgmajfault" in memory:
+            used["PAGE_FAULTS_MINOR"] = max(0.0, memory["pgfault"] - memory["pgmajfault"])
+            used["PAGE_FAULTS_MAJOR"] = memory["pgmajfault"]
+        with suppress(OSError):
+            fields = (self.path / "io.stat").read_text().split()
+            for metric, key in zip(_IO, ("rbytes=", "wbytes="), strict=True):
+                used[metric] = sum(float(each.removeprefix(key)) for each in fields if each.startswith(key))
+        return used
 
     def cores(self) -> float | None:
         """Return the lowest CPU quota of the cgroup and its ancestors, in cores."""
@@ -219,49 +203,10 @@ class Cgroup:
                 quotas.append(float(quota) / float(period))
         return min(quotas, default=None)
 
-    def memory_bytes(self) -> float | None:
-        """Return the memory in use, without reclaimable file cache."""
-        current = number_in(self.path / "memory.current")
-        if current is None:
-            return None
-        return max(0.0, current - _read_key_values(self.path / "memory.stat").get("inactive_file", 0.0))
-
     def memory_limit(self) -> float | None:
         """Return the lowest memory limit of the cgroup and its ancestors, in bytes."""
         limits = (number_in(group / "memory.max") for group in self._lineage)
         return min((limit for limit in limits if limit is not None), default=None)
-
-    def faults(self) -> tuple[float, float] | None:
-        """Return the numbers of minor and major page faults so far."""
-        stat = _read_key_values(self.path / "memory.stat")
-        if "pgfault" not in stat or "pgmajfault" not in stat:
-            return None
-        return max(0.0, stat["pgfault"] - stat["pgmajfault"]), stat["pgmajfault"]
-
-    def io_bytes(self) -> tuple[float, float] | None:
-        """Return bytes read from and written to block devices so far."""
-        try:
-            fields = (self.path / "io.stat").read_text().split()
-        except OSError:
-            return None
-        pairs = [word.split("=", 1) for word in fields if "=" in word]
-        read = sum(float(value) for key, value in pairs if key == "rbytes")
-        return read, sum(float(value) for key, value in pairs if key == "wbytes")
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Resources that a process tree has used so far (CPU, I/O, page faults) and uses now (memory).
-
-    CPU seconds, I/O bytes and page faults include those of ended descendants. I/O is None if unreadable.
-    """
-
-    cpu_seconds: float
-    memory_bytes: float
-    read_bytes: float | None
-    write_bytes: float | None
-    minor_faults: float
-    major_faults: float
 
 
 class ProcessTree:
@@ -283,17 +228,18 @@ class ProcessTree:
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
 
-    def usage(self) -> Usage | None:
-        """Return the tree's usage; None where its root has ended."""
-        stats = self._members()
+    def usage(self) -> Usage:
+        """Return the tree's usage; all values are None where its root has ended.
+
+        CPU seconds, I/O bytes and page faults include those of ended descendants.
+        """
+        stats, used = self._members(), dict.fromkeys(_USAGE)
         if not stats:
-            return None
+            return used
         # utime, stime, cutime and cstime: when a process ends, its time is added to cutime and cstime of its
         # parent, so that the sum includes it.
-        cpu = sum(float(number) for fields in stats.values() for number in fields[11:15]) / self._ticks
+        ticks = sum(float(number) for fields in stats.values() for number in fields[11:15])
         private = shared = 0
-        read = write = 0.0
-        counted = False
         for pid in stats:
             with suppress(OSError, ValueError, IndexError):
                 resident, common = map(int, (self._proc / str(pid) / "statm").read_text().split()[1:3])
@@ -303,13 +249,14 @@ class ProcessTree:
             with suppress(OSError, ValueError, KeyError):
                 lines = (self._proc / str(pid) / "io").read_text().splitlines()
                 numbers = dict(line.split(": ") for line in lines)
-                read += int(numbers["read_bytes"])
-                write += int(numbers["write_bytes"])
-                counted = True
-        memory = float(private + shared) * self._page
-        minor = sum(float(fields[7]) + float(fields[8]) for fields in stats.values())
-        major = sum(float(fields[9]) + float(fields[10]) for fields in stats.values())
-        return Usage(cpu, memory, read if counted else None, write if counted else None, minor, major)
+                for metric, key in zip(_IO, ("read_bytes", "write_bytes"), strict=True):
+                    used[metric] = (used[metric] or 0.0) + int(numbers[key])
+        return used | {
+            "CPU_CORES_USED": ticks / self._ticks,
+            "MEMORY_USED": float(private + shared) * self._page,
+            "PAGE_FAULTS_MINOR": sum(float(fields[7]) + float(fields[8]) for fields in stats.values()),
+            "PAGE_FAULTS_MAJOR": sum(float(fields[9]) + float(fields[10]) for fields in stats.values()),
+        }
 
     def _members(self) -> dict[int, list[str]]:
         """Return the fields of ``stat`` from the third (state) on, by process id of the tree."""

@@ -3,25 +3,13 @@
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 #: Slurm's variables with the GPUs of a step and of a job: minor numbers of the node's device files.
 _SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
-@dataclass(frozen=True)
-class VisibleGpu:
-    """A GPU or MIG instance that the driver lists.
-
-    ``minor`` is the minor number of the GPU's device file; None where it is unknown.
-    """
-
-    uuid: str
-    minor: int | None
-
-
 def job_gpus(
-    gpus: Sequence[VisibleGpu],
+    gpus: Mapping[str, int | None],
     environment: Mapping[str, str],
     *,
     variables: Sequence[str] = ("CUDA_VISIBLE_DEVICES",),
@@ -35,23 +23,25 @@ def job_gpus(
     Parameters
     ----------
     gpus
-        Every GPU or MIG instance, in the driver's order.
+        UUID of every GPU or MIG instance, in the driver's order, with the minor number of its device file;
+        None where that is unknown.
     can_open
         Function that returns whether the device file with a minor number can be opened; None: all can.
     """
-    can_open = can_open or (lambda _minor: True)
-    allowed = [gpu for gpu in gpus if gpu.minor is None or can_open(gpu.minor)]
+    allowed = tuple(
+        uuid for uuid, minor in gpus.items() if minor is None or can_open is None or can_open(minor)
+    )
     for name in variables:
         if name in environment:
-            return select_uuids([gpu.uuid for gpu in allowed], environment[name])
+            return select_uuids(allowed, environment[name])
     for name in _SLURM:
         numbers = _numbers(environment.get(name, ""))
         if numbers:
-            selected = tuple(gpu.uuid for gpu in allowed if gpu.minor in numbers)
+            selected = tuple(uuid for uuid in allowed if gpus[uuid] in numbers)
             # If none matches, Slurm's numbers are not minor numbers. Then the cgroup decides, if it permits
             # no more GPUs than Slurm lists.
-            return selected or (tuple(gpu.uuid for gpu in allowed) if len(allowed) <= len(numbers) else ())
-    return tuple(gpu.uuid for gpu in allowed)
+            return selected or (allowed if len(allowed) <= len(numbers) else ())
+    return allowed
 
 
 def can_open_nvidia(minor: int) -> bool:

@@ -1,14 +1,13 @@
 """NVIDIA GPUs beyond NVML's plain readings: profiling metrics (GPM), XIDs and lost GPUs."""
 
 import ctypes
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..events import Event
 from ..metric_table import DCGM_FIELDS, GPU_METRICS
-from . import Clock
+from . import Clock, attempt, log
 
 #: GPM metric id, and factor from NVML's unit (percent, MiB/s) to a fraction or B/s, by metric.
 ALL_METRICS: Mapping[str, tuple[int, float]] = {
@@ -28,7 +27,6 @@ LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
 #: Shortest GPM window: NVML needs 100 ms for valid values, and a reading may come slightly early.
 MIN_WINDOW_NS = 90_000_000
-log = logging.getLogger(__name__)
 
 #: Maximum number of XIDs that one poll reads: a broken GPU may report very many.
 _MAX_AT_ONCE = 32
@@ -190,10 +188,7 @@ class NvmlEvents:
         """Free the event set."""
         events, self._set = self._set, None
         if events is not None:
-            try:
-                self._nvml.nvmlEventSetFree(events)
-            except self._nvml.NVMLError as error:
-                log.debug("The event set can't be freed: %s", error)
+            attempt(self._nvml.NVMLError, self._nvml.nvmlEventSetFree, events)
 
     def _create_event_set(self) -> Any:
         nvml = self._nvml
@@ -202,11 +197,9 @@ class NvmlEvents:
         except (nvml.NVMLError, AttributeError) as error:
             log.debug("No event set: %s", error)
             return None
-        for uuid, handle in self._gpus.items():
-            try:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-            except nvml.NVMLError as error:
-                log.debug("No events of %s: %s", uuid, error)
+        kind = nvml.nvmlEventTypeXidCriticalError
+        for handle in self._gpus.values():
+            attempt(nvml.NVMLError, nvml.nvmlDeviceRegisterEvents, handle, kind, events)
         return events
 
     def _xid(self, data: Any) -> list[Event]:

@@ -1,6 +1,5 @@
 """NVIDIA GPUs through NVML, with GPM's profiling metrics where the GPU supports them."""
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,13 +9,12 @@ from typing import Any
 from ..events import Event
 from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
-from . import Clock, SourceRequest, no_argument
+from . import Source, SourceRequest, attempt, import_library, log
 from .counters import GpuHealth, nvml_counters
-from .job_gpus import VisibleGpu, can_open_nvidia, job_gpus
+from .job_gpus import can_open_nvidia, job_gpus
 from .nvidia import GpmWindow, NvmlEvents
 
 _Reading = Callable[[Any, Any], float]
-log = logging.getLogger(__name__)
 
 #: A PCIe measurement blocks for 20 ms per direction; it may take at most this share of an interval.
 _PCIE_SHARE = 0.25
@@ -32,18 +30,17 @@ class _Gpu:
     instance: int | None
 
 
-class NvmlSource:
+class NvmlSource(Source):
     """The job's GPUs, or its MIG instances, by UUID.
+
+    In the environment of the request, ``CUDA_VISIBLE_DEVICES`` selects GPUs by index or UUID; empty selects
+    none. If it is unset, the job's GPUs are those of ``SLURM_STEP_GPUS``, else every GPU that the job's
+    cgroup permits.
 
     Parameters
     ----------
     library
         The `pynvml` module; None imports it.
-    environment
-        ``CUDA_VISIBLE_DEVICES`` selects GPUs by index or UUID; empty selects none. If it is unset, the job's
-        GPUs are those of ``SLURM_STEP_GPUS``, else every GPU that the job's cgroup permits.
-    metrics
-        Metrics in addition to those that are always recorded.
     can_open
         Function that returns whether the device file with a minor number can be opened.
 
@@ -53,23 +50,20 @@ class NvmlSource:
         The NVIDIA driver is not installed, or the job has no GPU.
     """
 
-    simulated = False
-
     def __init__(
         self,
+        request: SourceRequest,
         *,
-        environment: Mapping[str, str],
-        clock: Clock,
-        interval: float = 1.0,
         library: Any = None,
-        metrics: tuple[str, ...] = (),
         can_open: Callable[[int], bool] = can_open_nvidia,
     ) -> None:
-        self._clock = clock
+        self._clock = clock = request.clock
         self._max_clocks: dict[str, float | None] = {}
-        self._metrics = metrics
-        self._can_open = can_open
-        self._nvml = library or _import_pynvml()
+        self._metrics = request.metrics
+        self._nvml = library or import_library(
+            "pynvml", "NVML's Python module is not installed.", "Install nvidia-ml-py."
+        )
+        self._try = partial(attempt, self._nvml.NVMLError)
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -77,15 +71,15 @@ class NvmlSource:
                 f"NVML can't be opened: {error}.",
                 "Request a GPU, or check that nvidia-smi works on this node.",
             ) from error
-        self._node = environment.get("GIPFEL_NODE", "")
+        self._node = request.environment.get("GIPFEL_NODE", "")
         try:
-            self._gpus = self._choose(environment)
+            self._gpus = self._choose(request.environment, can_open)
         except BaseException:
             self._nvml.nvmlShutdown()
             raise
         self.devices: tuple[Device, ...] = tuple(gpu.device for gpu in self._gpus)
         self._windows = {gpu.device.uuid: self._window(gpu) for gpu in self._gpus}
-        self._reads_pcie = _PCIE_SECONDS * len(self._gpus) <= _PCIE_SHARE * interval
+        self._reads_pcie = _PCIE_SECONDS * len(self._gpus) <= _PCIE_SHARE * request.interval
         self.name = "nvml+gpm" if self.profiles else "nvml"
         self._events = NvmlEvents(
             self._nvml, {gpu.device.uuid: gpu.parent for gpu in self._gpus}, node=self._node, clock=clock
@@ -143,7 +137,7 @@ class NvmlSource:
         self._windows = {}
         self._nvml.nvmlShutdown()
 
-    def _choose(self, environment: Mapping[str, str]) -> tuple[_Gpu, ...]:
+    def _choose(self, environment: Mapping[str, str], can_open: Callable[[int], bool]) -> tuple[_Gpu, ...]:
         nvml = self._nvml
         try:
             count = nvml.nvmlDeviceGetCount()
@@ -154,15 +148,11 @@ class NvmlSource:
         # A GPU that the cgroup does not permit has no handle.
         whole = [(index, self._try(nvml.nvmlDeviceGetHandleByIndex, index)) for index in range(count)]
         found = [gpu for index, handle in whole if handle is not None for gpu in self._parts(index, handle)]
-        visible = [VisibleGpu(gpu.device.uuid, self._minor(gpu)) for gpu in found]
-        selected = job_gpus(visible, environment, can_open=self._can_open)
+        minors = {gpu.device.uuid: self._try(nvml.nvmlDeviceGetMinorNumber, gpu.parent) for gpu in found}
+        selected = job_gpus(minors, environment, can_open=can_open)
         if not selected:
             raise SourceError("This job has no GPU.", "Request a GPU when you start the job.")
         return tuple(gpu for gpu in found if gpu.device.uuid in selected)
-
-    def _minor(self, gpu: _Gpu) -> int | None:
-        number = self._try(self._nvml.nvmlDeviceGetMinorNumber, gpu.parent)
-        return None if number is None else int(number)
 
     def _parts(self, index: int, handle: Any) -> list[_Gpu]:
         """Return the GPU, or its MIG instances where MIG is enabled."""
@@ -193,48 +183,55 @@ class NvmlSource:
             return None
 
     def _plain(self, gpu: _Gpu) -> dict[str, float | None]:
-        nvml, handle = self._nvml, gpu.handle
-        values: dict[str, float | None] = {}
+        nvml, handle, uuid = self._nvml, gpu.handle, gpu.device.uuid
         try:
             rates = nvml.nvmlDeviceGetUtilizationRates(handle)
         except nvml.NVMLError as error:
             rates = None
-            self._events.on_error(gpu.device.uuid, error)
-        values["GPU_UTIL"] = rates.gpu / 100 if rates is not None else None
+            self._events.on_error(uuid, error)
         # Version 2 separates reserved from used memory, as nvidia-smi does.
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         memory = memory if memory is not None else self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
-        values["FB_USED"] = float(memory.used) if memory is not None else None
-        values["FB_TOTAL"] = float(memory.total) if memory is not None else None
+        values: dict[str, float | None] = {
+            "GPU_UTIL": rates.gpu / 100 if rates is not None else None,
+            "FB_USED": float(memory.used) if memory is not None else None,
+            "FB_TOTAL": float(memory.total) if memory is not None else None,
+        }
         if gpu.instance is not None:
             # Power, clocks and links of the whole GPU cannot be attributed to an instance.
             return values
-        power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
-        values["POWER_USAGE"] = power / 1000 if power is not None else None
-        # Volta and later GPUs count their energy since the driver was loaded; unlike power, the counter
-        # misses nothing between samples.
-        energy = self._try(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-        values["TOTAL_ENERGY"] = energy / 1000 if energy is not None else None
-        values["GPU_TEMP"] = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-        values["SM_CLOCK"] = self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-        if gpu.device.uuid not in self._max_clocks:
+        if uuid not in self._max_clocks:
             # The maximum clock never changes: one call is enough.
-            max_clock = self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
-            self._max_clocks[gpu.device.uuid] = max_clock
-        values["MAX_SM_CLOCK"] = self._max_clocks[gpu.device.uuid]
-        reasons = self._try(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+            self._max_clocks[uuid] = self._number(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
+        reasons = self._number(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         if reasons is None:
             # The name in drivers before 535.
-            reasons = self._try(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        values["CLOCKS_EVENT_REASONS"] = float(reasons) if reasons is not None else None
-        if self._windows[gpu.device.uuid] is None and self._reads_pcie:
+            reasons = self._number(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        values |= {
+            "POWER_USAGE": self._number(nvml.nvmlDeviceGetPowerUsage, handle, per_unit=1000),
+            # Volta and later GPUs count their energy since the driver was loaded; unlike power, the counter
+            # misses nothing between samples.
+            "TOTAL_ENERGY": self._number(nvml.nvmlDeviceGetTotalEnergyConsumption, handle, per_unit=1000),
+            "GPU_TEMP": self._number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            "SM_CLOCK": self._number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            "MAX_SM_CLOCK": self._max_clocks[uuid],
+            "CLOCKS_EVENT_REASONS": reasons,
+        }
+        if self._windows[uuid] is None and self._reads_pcie:
             for name, counter in (
                 ("PCIE_TX_BYTES", nvml.NVML_PCIE_UTIL_TX_BYTES),
                 ("PCIE_RX_BYTES", nvml.NVML_PCIE_UTIL_RX_BYTES),
             ):
-                rate = self._try(nvml.nvmlDeviceGetPcieThroughput, handle, counter)
-                values[name] = rate * 1024.0 if rate is not None else None
+                # NVML counts KiB.
+                values[name] = self._number(
+                    nvml.nvmlDeviceGetPcieThroughput, handle, counter, per_unit=1 / 1024
+                )
         return values
+
+    def _number(self, function: Callable[..., Any], *arguments: Any, per_unit: float = 1.0) -> float | None:
+        """Return a reading in units of `per_unit`; None where NVML cannot read it."""
+        value = self._try(function, *arguments)
+        return None if value is None else value / per_unit
 
     def _profiled(self, gpu: _Gpu, now_ns: int) -> dict[str, float | None]:
         window = self._windows[gpu.device.uuid]
@@ -246,24 +243,6 @@ class NvmlSource:
             self._events.on_error(gpu.device.uuid, error)
             log.debug("GPM of %s: %s", gpu.device.uuid, error)
             return {}
-
-    def _try(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except self._nvml.NVMLError as error:
-            log.debug("%s: %s", getattr(function, "__name__", function), error)
-            return None
-
-
-def open_nvml(argument: str, request: SourceRequest) -> NvmlSource:
-    """Open ``nvml``."""
-    no_argument("nvml", argument)
-    return NvmlSource(
-        environment=request.environment,
-        clock=request.clock,
-        interval=request.interval,
-        metrics=request.metrics,
-    )
 
 
 def read_extra(
@@ -301,11 +280,3 @@ _READINGS: Mapping[str, _Reading] = {
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _import_pynvml() -> Any:
-    try:
-        import pynvml  # noqa: PLC0415
-    except ImportError as error:
-        raise SourceError("NVML's Python module is not installed.", "Install nvidia-ml-py.") from error
-    return pynvml

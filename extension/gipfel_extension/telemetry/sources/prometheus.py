@@ -6,24 +6,15 @@ Prometheus also provides samples of nodes on which a recorder cannot run.
 import json
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
-from . import SourceRequest
-from .dcgm import (
-    FIELDS,
-    Scraped,
-    device_of,
-    metric_of,
-    node_of,
-    own_devices,
-    scaled,
-    scraped_lines,
-    values_of,
-)
+from . import Source, SourceRequest
+from .dcgm import FIELDS, device_of, metric_of, scaled, scraped_lines
+from .job_gpus import job_gpus
 from .web import checked_url, get, get_json
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -40,7 +31,19 @@ _EXPORTER_SECONDS = 10.0
 _EXPORTER_BYTES = 16 << 20
 
 
-class ExporterSource:
+@dataclass(frozen=True)
+class Series:
+    """One field of one GPU; points are UTC times in nanoseconds and values as text, sorted by time.
+
+    A value that was scraped from an exporter has the time 0.
+    """
+
+    field: str
+    labels: Mapping[str, str]
+    points: tuple[tuple[int, str], ...]
+
+
+class ExporterSource(Source):
     """The job's GPUs of this node, from one exporter.
 
     An exporter updates its values at its own interval, often 30 s: faster sampling repeats them.
@@ -56,10 +59,9 @@ class ExporterSource:
         It does not respond, or has no GPU of this job.
     """
 
-    simulated = False
+    name = "dcgm-exporter"
 
     def __init__(self, url: str, request: SourceRequest) -> None:
-        self.name = "dcgm-exporter"
         self._url = url if url.count("/") > 2 else f"{url}/metrics"
         self._request = request
         self._seconds = min(_EXPORTER_SECONDS, max(1.0, request.interval))
@@ -73,18 +75,17 @@ class ExporterSource:
     def read(self) -> list[Sample]:
         """Return one sample per GPU."""
         time_ns, monotonic_ns = self._request.clock.time_ns(), self._request.clock.monotonic_ns()
-        values = values_of(self._scrape(), node=self._node)
-        metrics = {*GPU_METRICS, *self._request.metrics}
+        rows = scraped_rows(self._scrape(), node=self._node)
+        values = {uuid: own[0] for uuid, own in rows.items()}
+        metrics = (*GPU_METRICS, *self._request.metrics)
         return [
-            Sample(time_ns, monotonic_ns, device.uuid, {m: own.get(m) for m in metrics})
+            Sample(
+                time_ns, monotonic_ns, device.uuid, {m: values.get(device.uuid, {}).get(m) for m in metrics}
+            )
             for device in self.devices
-            if (own := values.get(device.uuid, {})) is not None
         ]
 
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
-
-    def _scrape(self) -> list[Scraped]:
+    def _scrape(self) -> list[Series]:
         body = get(
             self._url,
             seconds=self._seconds,
@@ -95,7 +96,9 @@ class ExporterSource:
         nodes = {node_of(labels) for _, labels, _, _ in lines}
         here = self._node if self._node in nodes else ""
         return [
-            (field, labels, text) for field, labels, text, _ in lines if not here or node_of(labels) == here
+            Series(field, labels, ((0, text),))
+            for field, labels, text, _ in lines
+            if not here or node_of(labels) == here
         ]
 
 
@@ -104,16 +107,7 @@ def open_exporter(argument: str, request: SourceRequest) -> ExporterSource:
     return ExporterSource(checked_url("exporter", argument), request)
 
 
-@dataclass(frozen=True)
-class Series:
-    """One field of one GPU; points are UTC times in nanoseconds and values as text, sorted by time."""
-
-    field: str
-    labels: Mapping[str, str]
-    points: tuple[tuple[int, str], ...]
-
-
-class PrometheusSource:
+class PrometheusSource(Source):
     """The job's GPUs of this node, from the samples that a Prometheus stored.
 
     Samples have the times of their scrapes, so they are older than the read; no sample is returned twice.
@@ -130,7 +124,6 @@ class PrometheusSource:
     """
 
     name = "prometheus"
-    simulated = False
 
     def __init__(self, url: str, request: SourceRequest) -> None:
         self._url = url
@@ -140,8 +133,7 @@ class PrometheusSource:
             raise SourceError("The name of this node is unknown.", "Set GIPFEL_NODE to the node's name.")
         self._newest: dict[str, int] = {}
         found = self._query(_FIRST_SECONDS)
-        scraped = [(each.field, each.labels, "") for each in found]
-        self.devices: tuple[Device, ...] = own_devices(scraped, request.environment, node=self._node)
+        self.devices: tuple[Device, ...] = own_devices(found, request.environment, node=self._node)
         if not self.devices:
             raise SourceError(
                 f"{url} has no GPU of this job on {self._node}.", "Check that it scrapes DCGM exporter there."
@@ -164,9 +156,6 @@ class PrometheusSource:
                 self._newest[device.uuid] = time_ns
         return samples
 
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
-
     def _query(self, seconds: float) -> list[Series]:
         seconds += self._request.interval
         end_ns = self._request.clock.time_ns()
@@ -182,11 +171,22 @@ def open_prometheus(argument: str, request: SourceRequest) -> PrometheusSource:
     return PrometheusSource(checked_url("prometheus", argument), request)
 
 
-def scraped_rows(series: list[Series]) -> dict[str, dict[int, dict[str, float | None]]]:
+def node_of(labels: Mapping[str, str]) -> str:
+    """Return the node's short host name, from the exporter's labels or Prometheus' own label."""
+    named = labels.get("Hostname") or labels.get("hostname") or labels.get("node") or ""
+    instance = labels.get("instance", "")
+    # Prometheus' label `instance` is host and port.
+    host = instance.rpartition(":")[0] or instance
+    return (named or host).partition(".")[0]
+
+
+def scraped_rows(
+    series: Iterable[Series], *, node: str = ""
+) -> dict[str, dict[int, dict[str, float | None]]]:
     """Return metrics by GPU UUID and time of scrape; blank values are None."""
     rows: dict[str, dict[int, dict[str, float | None]]] = {}
     for each in series:
-        found, device = metric_of(each.field), device_of(each.labels, node=node_of(each.labels))
+        found, device = metric_of(each.field), device_of(each.labels, node=node or node_of(each.labels))
         if found is None or device is None:
             continue
         own = rows.setdefault(device.uuid, {})
@@ -195,14 +195,24 @@ def scraped_rows(series: list[Series]) -> dict[str, dict[int, dict[str, float | 
     return rows
 
 
-def scraped_devices(series: list[Series]) -> Mapping[str, Device]:
-    """Return the GPUs of some series by UUID."""
+def scraped_devices(series: Iterable[Series], *, node: str = "") -> dict[str, Device]:
+    """Return the GPUs of some series by UUID; `node` is the node of all of them where it is known."""
     found: dict[str, Device] = {}
     for each in series:
-        device = device_of(each.labels, node=node_of(each.labels))
+        device = device_of(each.labels, node=node or node_of(each.labels))
         if device is not None:
             found.setdefault(device.uuid, device)
     return found
+
+
+def own_devices(series: Iterable[Series], environment: Mapping[str, str], *, node: str) -> tuple[Device, ...]:
+    """Return the job's GPUs among the scraped GPUs of a node, sorted by index."""
+    ordered = sorted(
+        scraped_devices(series, node=node).values(),
+        key=lambda device: (device.index is None, device.index or 0, device.uuid),
+    )
+    own = job_gpus({device.uuid: device.index for device in ordered}, environment)
+    return tuple(device for device in ordered if device.uuid in own)
 
 
 def selectors(nodes: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..metric_table import GPU_METRICS
 from ..sample import FINE_INTERVAL, Device, Sample, SampleTable, SourceError, metric_names
 from ..store.segments import read_parquet, read_samples, read_segment
-from . import Clock, SourceRequest
+from . import Clock, Source, SourceRequest
 
 GIB = 1024.0**3
 _DEFAULT_GPUS = 4
@@ -23,7 +23,7 @@ _MAX_GPUS = 1024
 _FRACTIONS = tuple(name for name, unit in GPU_METRICS.items() if unit == "1")
 
 
-class ReplaySource:
+class ReplaySource(Source):
     """The devices of a recording, replayed at its original speed in a loop.
 
     A read returns the newest sample of the elapsed part of the recording, so any interval is possible.
@@ -74,9 +74,6 @@ class ReplaySource:
                 samples.append(Sample(time_ns, monotonic_ns, self._uuids[device.uuid], values))
         return samples
 
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
-
 
 def open_replay(argument: str, request: SourceRequest) -> ReplaySource:
     """Open ``replay:FILE``."""
@@ -106,7 +103,7 @@ def _load(path: Path) -> SampleTable:
     return table
 
 
-class SyntheticSource:
+class SyntheticSource(Source):
     """GPUs with synthetic load.
 
     Parameters
@@ -145,9 +142,6 @@ class SyntheticSource:
             Sample(time_ns, monotonic_ns, device.uuid, self._values(time_ns, number))
             for number, device in enumerate(self.devices)
         ]
-
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
 
     def _values(self, time_ns: int, gpu: int) -> dict[str, float | None]:
         levels = self._load(time_ns / 1e9, gpu)
