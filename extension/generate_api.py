@@ -16,7 +16,12 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic import BaseModel
+
 from gipfel_cluster.job.git_state import GitDifference
+from gipfel_cluster.job.hub import ServiceParameter, ServiceResources
+from gipfel_cluster.scheduler.slurm_usage import QuotaSection
+from gipfel_cluster.workloads.kinds import Workload
 from gipfel_extension.communication.report import GroupFamily, SlowCalls
 from gipfel_extension.diagnosis.pace import PaceComparison
 from gipfel_extension.diagnosis.phases import Phase, RunPhases
@@ -25,6 +30,9 @@ from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
 from gipfel_extension.routes.workloads import ServiceShareChange, ServiceStart
 from gipfel_extension.saturation import LOSSES
+from gipfel_extension.saturation.advice.model import Evidence, Knob
+from gipfel_extension.saturation.report.document import Difference
+from gipfel_extension.saturation.result import Spread
 from gipfel_extension.server import job_responses, responses, task_responses
 from gipfel_extension.server.job import JobDocument
 from gipfel_extension.server.launches import LogPosition
@@ -40,11 +48,15 @@ from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
 from gipfel_extension.telemetry.figures.lines import GAUGE_LINES, Line
 from gipfel_extension.telemetry.figures.palette import AREAS, PAGE, STATES
+from gipfel_extension.telemetry.gpu_processes import GpuProcess
 from gipfel_extension.telemetry.metric_table import LineStyle
 from gipfel_extension.telemetry.sample import Device
 from gipfel_extension.topology import cluster
 from gipfel_extension.training.batch.submitted import BatchRequest
+from gipfel_extension.training.launches.logs import TrainingCurve
 from gipfel_extension.training.papermill.parameters import Parameter
+from gipfel_extension.vetting import grid
+from gipfel_extension.vetting.model import Verdict
 
 TARGET = Path(__file__).parent / "src" / "api.ts"
 TERMS = Path(__file__).parent / "src" / "views" / "terms.ts"
@@ -94,6 +106,20 @@ _OTHERS = (
     RunPhases,
     RunSteps,
     RunComparison,
+    Evidence,
+    Knob,
+    Spread,
+    Difference,
+    GpuProcess,
+    TrainingCurve,
+    grid.GridCell,
+    grid.GridRow,
+    grid.FaultyComponent,
+    grid.VettingGrid,
+    Workload,
+    ServiceParameter,
+    ServiceResources,
+    QuotaSection,
 )
 _PRIMITIVES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 _WIDTH = 110
@@ -104,9 +130,7 @@ def _models() -> list[type[Any]]:
         each
         for module in (responses, task_responses, job_responses)
         for each in vars(module).values()
-        if inspect.isclass(each)
-        and issubclass(each, responses.ResponseModel)
-        and each.__module__ == module.__name__
+        if inspect.isclass(each) and issubclass(each, BaseModel) and each.__module__ == module.__name__
     ]
     return [*_OTHERS, *(each for each in declared if each is not responses.ResponseModel)]
 
@@ -119,7 +143,7 @@ def _type(hint: Any) -> str:
     """Return the TypeScript type of an annotation."""
     inner = get_args(hint)
     found = _PRIMITIVES.get(hint) if inspect.isclass(hint) else None
-    if hint == task_responses.CellVerdict:
+    if hint == grid.CellVerdict:
         found = "CellVerdict"
     elif get_origin(hint) is Literal:
         found = " | ".join(f"'{each}'" for each in inner)
@@ -129,7 +153,7 @@ def _type(hint: Any) -> str:
         found = _mapping(*inner)
     elif get_origin(hint) is list or (get_origin(hint) is tuple and inner[-1] is Ellipsis):
         item = _type(inner[0])
-        found = f"readonly ({item})[]" if "|" in item else f"readonly {item}[]"
+        found = f"readonly ({item})[]" if " " in item else f"readonly {item}[]"
     elif get_origin(hint) is tuple:
         found = f"readonly [{', '.join(_type(each) for each in inner)}]"
     elif hint in _models():
@@ -142,7 +166,7 @@ def _type(hint: Any) -> str:
 def _mapping(key: Any, value: Any) -> str:
     if value is Any:
         return "PartialJSONObject"
-    if key == task_responses.CellVerdict:
+    if key == grid.CellVerdict:
         return f"Readonly<Partial<Record<CellVerdict, {_type(value)}>>>"
     return f"Readonly<Record<string, {_type(value)}>>"
 
@@ -184,7 +208,7 @@ def _labels(name: str, styles: Mapping[str, LineStyle | Line]) -> str:
 
 def generate() -> str:
     """Return the file's text."""
-    verdicts = " | ".join(f"'{each}'" for each in get_args(task_responses.CellVerdict))
+    verdicts = " | ".join(f"'{each}'" for each in (*Verdict, *get_args(grid.CellState)))
     messages = " | ".join(_name(each) for each in get_args(responses.StreamMessage))
     orders = ", ".join(f"'{name}'" for name in ORDERS)
     parts = [

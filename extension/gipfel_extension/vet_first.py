@@ -21,7 +21,7 @@ from gipfel_cluster.scheduler.excluded_nodes import exclude_nodes, remaining_var
 from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from .vetting.grid import GridRow, VettingGrid, make_grid
-from .vetting.model import Owner, owner_priority
+from .vetting.model import Owner, Verdict, owner_priority
 from .vetting.protocol_files import find_protocol
 from .vetting.report import VettingReport
 from .vetting.report_display import ReportFile, vet_argv
@@ -193,7 +193,7 @@ def _node(row: GridRow, grid: VettingGrid) -> NodeProgress:
     elif row.running:
         detail = f"{row.running} runs"
     elif all(cell.verdict == "pass" for cell in row.cells) and (grid.complete or grid.ended_ns is None):
-        state = "pass"
+        state = Verdict.PASS
     return NodeProgress.model_validate({"node": row.node[:64], "state": state, "detail": detail[:160]})
 
 

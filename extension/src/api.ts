@@ -4,7 +4,7 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 
 /** Verdict of a check on a node, or its state. */
 export type CellVerdict =
-  'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'not_applicable' | 'fail' | 'running' | 'waiting';
+  'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'fail' | 'running' | 'waiting' | 'not_applicable';
 
 /** A GPU, a host as one job sees it, or a NIC of a node; `uuid` identifies it among all devices. */
 export interface IDevice {
@@ -414,6 +414,156 @@ export interface IRunComparison {
 }
 
 /**
+ * Metrics of one device, and the time range in which they show the pattern best. `start_ns` and `end_ns` are
+ * UTC; `device` is a UUID; `metrics` are names of its columns.
+ */
+export interface IEvidence {
+  readonly device: string;
+  readonly metrics: readonly string[];
+  readonly start_ns: number;
+  readonly end_ns: number;
+}
+
+/** Setting to change, and the page that documents it. */
+export interface IKnob {
+  readonly name: string;
+  readonly link: string;
+}
+
+/** Spread of the GPUs' scores: 10th percentile, lowest score and its GPU, highest minus lowest. */
+export interface ISpread {
+  readonly p10: number;
+  readonly worst: number;
+  readonly worst_gpu: string;
+  readonly gap: number;
+}
+
+/** One value of two runs; None where unknown. */
+export interface IDifference {
+  readonly name: string;
+  readonly unit: string;
+  readonly first: number | null;
+  readonly second: number | null;
+  readonly change: number | null;
+  readonly better: boolean | null;
+}
+
+/** One process on one GPU. */
+export interface IGpuProcess {
+  readonly pid: number;
+  readonly gpu_uuid: string;
+  readonly node: string;
+  readonly name: string;
+  readonly user: string;
+}
+
+/**
+ * Recent metrics of a rank: pairs of step and loss, steps per second, and a rate that it logs itself.
+ * `rate_name` is the name of that metric, such as `tokens_per_s`; empty if there is none.
+ */
+export interface ITrainingCurve {
+  readonly losses: readonly (readonly [number, number])[];
+  readonly steps_per_s: number | null;
+  readonly rate: number | null;
+  readonly rate_name: string;
+}
+
+/** One check on one node: its verdict or state, and the reason in one sentence. */
+export interface IGridCell {
+  readonly verdict: CellVerdict;
+  readonly reason: string;
+}
+
+/** Row of one node; its cells are in the order of the checks. */
+export interface IGridRow {
+  readonly node: string;
+  readonly verdict: CellVerdict;
+  readonly vetted: boolean;
+  readonly running: string;
+  readonly cells: readonly IGridCell[];
+}
+
+/** Nodes, GPUs or links that have the same verdict for the same reason. */
+export interface IFaultyComponent {
+  readonly who: string;
+  readonly checks: string;
+  readonly verdict: CellVerdict;
+  readonly reason: string;
+  readonly fix: string;
+  readonly owner: string;
+}
+
+/** Part of a report that a page shows. */
+export interface IVettingGrid {
+  readonly protocol: string;
+  readonly started_ns: number;
+  readonly ended_ns: number | null;
+  readonly complete: boolean;
+  readonly nodes: number;
+  readonly vetted: number;
+  readonly done: number;
+  readonly checks: readonly string[];
+  readonly rows: readonly IGridRow[];
+  readonly more: Readonly<Partial<Record<CellVerdict, number>>>;
+  readonly faulty_components: readonly IFaultyComponent[];
+  readonly more_faulty_components: number;
+  readonly exclude: string;
+  readonly outcome: string;
+  readonly notes: readonly string[];
+}
+
+/**
+ * A workload as shown in lists; `state` is its outcome if it has ended, else its phase. `kind` is the name of
+ * its `WorkloadKind`, `folder` its directory; the other fields are those of `WorkloadState`.
+ */
+export interface IWorkload {
+  readonly id: string;
+  readonly kind: string;
+  readonly name: string;
+  readonly title: string;
+  readonly state: string;
+  readonly ended: boolean;
+  readonly reason: string;
+  readonly nodes: readonly string[];
+  readonly job_id: string;
+  readonly created_ns: number;
+  readonly started_ns: number | null;
+  readonly ended_ns: number | null;
+  readonly exit_status: number | null;
+  readonly progress: number | null;
+  readonly folder: string;
+}
+
+/**
+ * A parameter of a service as the form shows it. `default` is the text of its default value, `choices` are
+ * its permitted values, empty for any.
+ */
+export interface IServiceParameter {
+  readonly name: string;
+  readonly type: string;
+  readonly default: string;
+  readonly required: boolean;
+  readonly help: string;
+  readonly choices: readonly string[];
+}
+
+/** Default resources of a service, for those that the user did not choose; empty or 0: the cluster's. */
+export interface IServiceResources {
+  readonly nodes: number;
+  readonly gpus: number;
+  readonly cpus: number;
+  readonly memory: string;
+  readonly time: string;
+  readonly partition: string;
+}
+
+/** A section of `gipfel quota`: a title, and lines about limits, usage, shares or waits. */
+export interface IQuotaSection {
+  readonly title: string;
+  readonly lines: readonly string[];
+}
+
+/**
  * State of the samples that the server reads. `interval` is the number of seconds between two samples.
  * `last_ns` is the time of the newest sample in UTC nanoseconds, rounded to a double. `message` is one line
  * for users.
@@ -511,20 +661,6 @@ export interface ICells {
   readonly y: readonly number[];
 }
 
-/** Time range of a device's samples that an advice is based on; times in UTC nanoseconds. */
-export interface IEvidence {
-  readonly device: string;
-  readonly metrics: readonly string[];
-  readonly start_ns: number;
-  readonly end_ns: number;
-}
-
-/** Setting that an advice recommends to change, and the page that documents it. */
-export interface IKnob {
-  readonly name: string;
-  readonly link: string;
-}
-
 /**
  * One piece of advice. `loss` is the loss that it lowers, empty if it is about none or several; `points` is
  * the points that the job lost to it. `alternative` is true if other advice for the same loss precedes it.
@@ -552,26 +688,6 @@ export interface IGpuScore {
   readonly uuid: string;
   readonly score: number | null;
   readonly utilization: number | null;
-}
-
-/** Spread of the scores of a job's GPUs: tenth percentile, lowest score, and gap to the mean. */
-export interface ISpread {
-  readonly p10: number;
-  readonly worst: number;
-  readonly worst_gpu: string;
-  readonly gap: number;
-}
-
-/**
- * Process beside the job's ranks that holds a GPU. `name` is empty if the process can't be seen, and `user`
- * if it is the user's own.
- */
-export interface IGpuProcess {
-  readonly pid: number;
-  readonly gpu_uuid: string;
-  readonly node: string;
-  readonly name: string;
-  readonly user: string;
 }
 
 /**
@@ -667,16 +783,6 @@ export interface ITimeRange {
   readonly growing: boolean;
 }
 
-/** One measurement of two runs. */
-export interface IDifference {
-  readonly name: string;
-  readonly unit: string;
-  readonly first: number | null;
-  readonly second: number | null;
-  readonly change: number | null;
-  readonly better: boolean | null;
-}
-
 /** Two runs side by side. */
 export interface IComparison {
   readonly runs: readonly string[];
@@ -723,56 +829,6 @@ export interface IChangeMessage {
   readonly activity?: IGpuActivity | null;
 }
 
-/** One check on one node. */
-export interface IGridCell {
-  readonly verdict: CellVerdict;
-  readonly reason: string;
-}
-
-/** One node, with its cells in the order of the checks. */
-export interface IGridRow {
-  readonly node: string;
-  readonly verdict: CellVerdict;
-  readonly vetted: boolean;
-  readonly running: string;
-  readonly cells: readonly IGridCell[];
-}
-
-/**
- * A component that failed, with the checks and the reason. `owner` is the owner of the fault: node, link,
- * image, protocol or site; else empty.
- */
-export interface IFaultyComponent {
-  readonly who: string;
-  readonly checks: string;
-  readonly verdict: CellVerdict;
-  readonly reason: string;
-  readonly fix: string;
-  readonly owner: string;
-}
-
-/**
- * The part of a vetting report that a page shows; times in UTC nanoseconds. `more` is the number of nodes
- * without a row, by verdict.
- */
-export interface IGrid {
-  readonly protocol: string;
-  readonly started_ns: number;
-  readonly ended_ns: number | null;
-  readonly complete: boolean;
-  readonly nodes: number;
-  readonly vetted: number;
-  readonly done: number;
-  readonly checks: readonly string[];
-  readonly rows: readonly IGridRow[];
-  readonly more: Readonly<Partial<Record<CellVerdict, number>>>;
-  readonly faulty_components: readonly IFaultyComponent[];
-  readonly more_faulty_components: number;
-  readonly exclude: string;
-  readonly outcome: string;
-  readonly notes: readonly string[];
-}
-
 /**
  * State of the newest vetting of this server's run. `can_stop` is true if this server has started the vetting
  * and can stop it. The grid is missing if the page has its version. `updated_ms` is the time of the last
@@ -785,7 +841,7 @@ export interface IVetting {
   readonly can_stop: boolean;
   readonly updated_ms: number;
   readonly now_ms: number;
-  readonly grid?: IGrid | null;
+  readonly grid?: IVettingGrid | null;
 }
 
 /** A protocol in the list: shipped, in the user's own directory, or in the notebook's directory. */
@@ -822,13 +878,6 @@ export interface ILaunchProgress {
   readonly step: number | null;
   readonly total: number | null;
   readonly fraction: number | null;
-}
-
-/** Current rates of a launch: steps per second, and the rate `rate_name` that its program logs. */
-export interface ITrainingCurve {
-  readonly rate: number | null;
-  readonly rate_name: string;
-  readonly steps_per_s: number | null;
 }
 
 /**
@@ -930,29 +979,9 @@ export interface IBatchJobs {
   readonly jobs: readonly IBatchJob[];
 }
 
-/**
- * A workload of a kind that has no view of its own; times in UTC nanoseconds. `state` is its outcome if it
- * has ended, else its phase; `progress` is a share of 1, null if unknown.
- */
-export interface IOtherWorkload {
-  readonly id: string;
-  readonly kind: string;
-  readonly name: string;
-  readonly title: string;
-  readonly state: string;
-  readonly ended: boolean;
-  readonly reason: string;
-  readonly nodes: readonly string[];
-  readonly created_ns: number;
-  readonly started_ns: number | null;
-  readonly ended_ns: number | null;
-  readonly exit_status: number | null;
-  readonly progress: number | null;
-}
-
 /** Workloads of such kinds, the newest first. */
 export interface IOtherWorkloads {
-  readonly workloads: readonly IOtherWorkload[];
+  readonly workloads: readonly IWorkload[];
 }
 
 /** A user or a group with access to a service, until an ISO time in UTC. */
@@ -975,11 +1004,13 @@ export interface IService {
   readonly ended: boolean;
   readonly reason: string;
   readonly nodes: readonly string[];
+  readonly job_id: string;
   readonly created_ns: number;
   readonly started_ns: number | null;
   readonly ended_ns: number | null;
   readonly exit_status: number | null;
   readonly progress: number | null;
+  readonly folder: string;
   readonly url: string;
   readonly in_hub: boolean;
   readonly shares: readonly IServiceAccess[];
@@ -991,16 +1022,6 @@ export interface IServices {
   readonly services: readonly IService[];
 }
 
-/** A parameter of a blueprint, with its default as text. */
-export interface IOfferedParameter {
-  readonly name: string;
-  readonly type: string;
-  readonly default: string;
-  readonly required: boolean;
-  readonly help: string;
-  readonly choices: readonly string[];
-}
-
 /** A blueprint that can be started; `memory` and `start_s` were measured, `cost` is for an hour. */
 export interface IOfferedService {
   readonly name: string;
@@ -1010,8 +1031,9 @@ export interface IOfferedService {
   readonly license: string;
   readonly memory: string;
   readonly start_s: number;
-  readonly parameters: readonly IOfferedParameter[];
+  readonly parameters: readonly IServiceParameter[];
   readonly edf: string;
+  readonly resources: IServiceResources;
   readonly cost: string;
 }
 
@@ -1038,18 +1060,12 @@ export interface IWorkloadLog {
   readonly lines: readonly ILogLine[];
 }
 
-/** The limits of one account or QoS, or what was used, one in a line. */
-export interface ILimitsSection {
-  readonly title: string;
-  readonly lines: readonly string[];
-}
-
 /**
  * Limits of the user's jobs, and what is left; no sections for a scheduler without limits. `storage` is the
  * output of the site's command for the storage quota, empty without one.
  */
 export interface ILimits {
-  readonly sections: readonly ILimitsSection[];
+  readonly sections: readonly IQuotaSection[];
   readonly storage: string;
 }
 

@@ -89,7 +89,7 @@ class Vetting(LiveWidget):
             if not self.message:
                 self.message = "Not vetted yet: run vet('quick')."
         elif changed or not self.grid:
-            self.grid, self.message = make_grid(report, max_rows=_MAX_ROWS).model_dump(), ""
+            self.grid, self.message = make_grid(report, max_rows=_MAX_ROWS).model_dump(mode="json"), ""
 
     def stop(self) -> None:
         """Stop following the report; the cell keeps the table, which needs no kernel."""

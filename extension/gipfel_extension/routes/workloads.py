@@ -26,11 +26,6 @@ from .base import GipfelRouteHandler, route
 MAX_WORKLOADS, MAX_LINES = 200, 200
 #: ``ID`` or ``RUN/ID``.
 _ID = "^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
-#: Fields of a workload that are sent to the panel.
-WORKLOAD_FIELDS = {
-    *("id", "kind", "name", "title", "state", "ended", "reason", "nodes"),
-    *("created_ns", "started_ns", "ended_ns", "exit_status", "progress"),
-}
 _WITH_OWN_ROUTES = frozenset(("launch", "batch", "service"))
 _MAX_SERVICES = 100
 _MAX_SHARE_S = 30 * 86400
@@ -101,7 +96,7 @@ def other_workloads() -> list[dict[str, Any]]:
     kinds = (kind for kind in found.kinds if kind not in _WITH_OWN_ROUTES)
     listed = (each for kind in kinds for each in found.list(ended=True, kind=kind))
     newest = sorted(listed, key=lambda each: each.created_ns, reverse=True)[:MAX_WORKLOADS]
-    return [each.model_dump(mode="json", include=WORKLOAD_FIELDS) for each in newest]
+    return [each.model_dump(mode="json") for each in newest]
 
 
 def _find(found: Workloads, request: WorkloadRequest) -> Workload:
@@ -169,7 +164,7 @@ class ServiceOffersRouteHandler(GipfelRouteHandler):
     async def get(self) -> None:
         """Send the form's fields for each blueprint, and a line for each blueprint that can't be used."""
         found = await asyncio.to_thread(service_offers, os.environ)
-        offers = [{**each.model_dump(mode="json"), "cost": each.cost} for each in found.services]
+        offers = [{**each.model_dump(mode="json"), "cost": each.hourly_cost} for each in found.services]
         self.finish({"offers": offers, "problems": found.problems})
 
 
@@ -191,7 +186,7 @@ class ServiceShareRouteHandler(GipfelRouteHandler):
 
 def list_services() -> list[dict[str, Any]]:
     """Return the fields of the user's services that may change, without querying the hub."""
-    return [each.model_dump(mode="json", include=WORKLOAD_FIELDS) for each in ServiceKind().list(os.environ)]
+    return [each.model_dump(mode="json") for each in ServiceKind().list(os.environ)]
 
 
 def _services() -> list[dict[str, Any]]:
@@ -207,10 +202,9 @@ def _service(workload: Workload) -> dict[str, Any]:
     if is_open:
         origin = state.host if state.scheduler == HUB else f"http://127.0.0.1:{state.port}"
         url = f"{origin}{state.prefix}"
-    shown = workload.model_dump(mode="json", include=WORKLOAD_FIELDS)
     sharing = _sharing(workload.id) if is_open and state.scheduler == HUB else {}
     return {
-        **shown,
+        **workload.model_dump(mode="json"),
         "url": url,
         "in_hub": state.scheduler == HUB,
         "shares": sharing.get("shares", []),

@@ -9,6 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..saturation.advice.model import Evidence, Knob
+from ..saturation.report.document import Difference
+from ..saturation.result import Spread
+from ..telemetry.gpu_processes import GpuProcess
 from ..telemetry.live.feed import State
 from ..telemetry.sample import Device
 
@@ -131,22 +135,6 @@ class Cells(ResponseModel):
     y: list[float]
 
 
-class Evidence(ResponseModel):
-    """Time range of a device's samples that an advice is based on; times in UTC nanoseconds."""
-
-    device: str
-    metrics: list[str]
-    start_ns: int
-    end_ns: int
-
-
-class Knob(ResponseModel):
-    """Setting that an advice recommends to change, and the page that documents it."""
-
-    name: str
-    link: str
-
-
 class Advice(ResponseModel):
     """One piece of advice.
 
@@ -178,28 +166,6 @@ class GpuScore(ResponseModel):
     uuid: str
     score: float | None
     utilization: float | None
-
-
-class Spread(ResponseModel):
-    """Spread of the scores of a job's GPUs: tenth percentile, lowest score, and gap to the mean."""
-
-    p10: float
-    worst: float
-    worst_gpu: str
-    gap: float
-
-
-class GpuProcess(ResponseModel):
-    """Process beside the job's ranks that holds a GPU.
-
-    ``name`` is empty if the process can't be seen, and ``user`` if it is the user's own.
-    """
-
-    pid: int
-    gpu_uuid: str
-    node: str
-    name: str
-    user: str
 
 
 class Score(ResponseModel):
@@ -305,17 +271,6 @@ class TimeRange(ResponseModel):
     devices: list[Device]
     bucket_s: float
     growing: bool
-
-
-class Difference(ResponseModel):
-    """One measurement of two runs."""
-
-    name: str
-    unit: str
-    first: float | None
-    second: float | None
-    change: float | None
-    better: bool | None
 
 
 class Comparison(ResponseModel):

@@ -2,70 +2,16 @@
 
 from typing import Literal
 
+from gipfel_cluster.job.hub import ServiceOffer
+from gipfel_cluster.scheduler.slurm_usage import QuotaSection
+from gipfel_cluster.workloads.kinds import Workload
+
 from ..training.batch.submitted import BatchRequest
-from ..training.launches.logs import LogRow
+from ..training.launches.logs import LogRow, TrainingCurve
 from ..training.papermill.parameters import Parameter
+from ..vetting.grid import VettingGrid
 from .launches import LogPosition
 from .responses import Comparison, Lifetime, ResponseModel, RunInfo, Runs, SaturationStatus, Score, TimeRange
-
-#: Verdict of a check on a node, or the reason why it has none yet.
-CellVerdict = Literal[
-    "pass", "degraded", "inconclusive", "not_run", "not_applicable", "fail", "running", "waiting"
-]
-
-
-class GridCell(ResponseModel):
-    """One check on one node."""
-
-    verdict: CellVerdict
-    reason: str
-
-
-class GridRow(ResponseModel):
-    """One node, with its cells in the order of the checks."""
-
-    node: str
-    verdict: CellVerdict
-    vetted: bool
-    running: str
-    cells: list[GridCell]
-
-
-class FaultyComponent(ResponseModel):
-    """A component that failed, with the checks and the reason.
-
-    ``owner`` is the owner of the fault: node, link, image, protocol or site; else empty.
-    """
-
-    who: str
-    checks: str
-    verdict: CellVerdict
-    reason: str
-    fix: str
-    owner: str
-
-
-class Grid(ResponseModel):
-    """The part of a vetting report that a page shows; times in UTC nanoseconds.
-
-    ``more`` is the number of nodes without a row, by verdict.
-    """
-
-    protocol: str
-    started_ns: int
-    ended_ns: int | None
-    complete: bool
-    nodes: int
-    vetted: int
-    done: int
-    checks: list[str]
-    rows: list[GridRow]
-    more: dict[CellVerdict, int]
-    faulty_components: list[FaultyComponent]
-    more_faulty_components: int
-    exclude: str
-    outcome: str
-    notes: list[str]
 
 
 class Vetting(ResponseModel):
@@ -81,7 +27,7 @@ class Vetting(ResponseModel):
     can_stop: bool
     updated_ms: int
     now_ms: int
-    grid: Grid | None = None
+    grid: VettingGrid | None = None
 
 
 class ProtocolListing(ResponseModel):
@@ -123,14 +69,6 @@ class LaunchProgress(ResponseModel):
     step: float | None
     total: float | None
     fraction: float | None
-
-
-class TrainingCurve(ResponseModel):
-    """Current rates of a launch: steps per second, and the rate ``rate_name`` that its program logs."""
-
-    rate: float | None
-    rate_name: str
-    steps_per_s: float | None
 
 
 class Launch(ResponseModel):
@@ -241,31 +179,10 @@ class BatchJobs(ResponseModel):
     jobs: list[BatchJob]
 
 
-class OtherWorkload(ResponseModel):
-    """A workload of a kind that has no view of its own; times in UTC nanoseconds.
-
-    ``state`` is its outcome if it has ended, else its phase; ``progress`` is a share of 1, null if unknown.
-    """
-
-    id: str
-    kind: str
-    name: str
-    title: str
-    state: str
-    ended: bool
-    reason: str
-    nodes: list[str]
-    created_ns: int
-    started_ns: int | None
-    ended_ns: int | None
-    exit_status: int | None
-    progress: float | None
-
-
 class OtherWorkloads(ResponseModel):
     """Workloads of such kinds, the newest first."""
 
-    workloads: list[OtherWorkload]
+    workloads: list[Workload]
 
 
 class ServiceAccess(ResponseModel):
@@ -276,7 +193,7 @@ class ServiceAccess(ResponseModel):
     expires: str
 
 
-class Service(OtherWorkload):
+class Service(Workload):
     """A service; ``url`` is its address for a browser, a path for one of the hub, empty unless it runs.
 
     ``refusal`` is why it can't be shared.
@@ -294,29 +211,9 @@ class Services(ResponseModel):
     services: list[Service]
 
 
-class OfferedParameter(ResponseModel):
-    """A parameter of a blueprint, with its default as text."""
-
-    name: str
-    type: str
-    default: str
-    required: bool
-    help: str
-    choices: list[str]
-
-
-class OfferedService(ResponseModel):
+class OfferedService(ServiceOffer):
     """A blueprint that can be started; ``memory`` and ``start_s`` were measured, ``cost`` is for an hour."""
 
-    name: str
-    title: str
-    about: str
-    version: str
-    license: str
-    memory: str
-    start_s: float
-    parameters: list[OfferedParameter]
-    edf: str
     cost: str
 
 
@@ -347,20 +244,13 @@ class WorkloadLog(ResponseModel):
     lines: list[LogLine]
 
 
-class LimitsSection(ResponseModel):
-    """The limits of one account or QoS, or what was used, one in a line."""
-
-    title: str
-    lines: list[str]
-
-
 class Limits(ResponseModel):
     """Limits of the user's jobs, and what is left; no sections for a scheduler without limits.
 
     ``storage`` is the output of the site's command for the storage quota, empty without one.
     """
 
-    sections: list[LimitsSection]
+    sections: list[QuotaSection]
     storage: str
 
 

@@ -136,7 +136,7 @@ class ServerVetting:
         }
         if report is not None and known != version:
             grid = await asyncio.to_thread(make_grid, report, max_rows=rows)
-            response["grid"] = {**grid.model_dump(), "heading": grid.heading}
+            response["grid"] = grid.model_dump(mode="json")
         return response
 
     def _state(

@@ -7,6 +7,7 @@ print.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from gipfel_cluster.model import Frozen, one_line, pluralize
 
@@ -14,10 +15,11 @@ from ..telemetry.figures.static_html import Cell, Html, cell, fragment, items, t
 from .model import CheckResult, Owner, Severity, Verdict
 from .report import NodeReport, VettingReport
 
-#: States of a cell without a verdict yet.
-RUNNING, WAITING = "running", "waiting"
-#: State of a cell whose check had nothing to test, see `CheckResult.applies`.
-NOT_APPLICABLE = "not_applicable"
+#: States of a cell without a verdict: its check is running or waiting, or had nothing to test (see
+#: `CheckResult.applies`).
+CellState = Literal["running", "waiting", "not_applicable"]
+#: Verdict of a check on a node, or the reason why it has none.
+CellVerdict = Verdict | CellState
 #: A symbol for every verdict and state, so that they differ without colours.
 CELL_SHAPES: Mapping[str, str] = {
     "pass": "✓",
@@ -25,9 +27,9 @@ CELL_SHAPES: Mapping[str, str] = {
     "inconclusive": "?",
     "not_run": "\N{EN DASH}",
     "fail": "✗",
-    RUNNING: "◐",
-    WAITING: "·",
-    NOT_APPLICABLE: "n/a",
+    "running": "◐",
+    "waiting": "·",
+    "not_applicable": "n/a",
 }
 MAX_ROWS = 60
 _MAX_COMPONENTS = 20
@@ -39,9 +41,9 @@ _CLASSES = {"fail": "bad", "degraded": "warn", "inconclusive": "warn", "not_run"
 
 
 class GridCell(Frozen):
-    """One check on one node: a verdict or one of the states above, and the reason in one sentence."""
+    """One check on one node: its verdict or state, and the reason in one sentence."""
 
-    verdict: str
+    verdict: CellVerdict
     reason: str = ""
 
 
@@ -49,7 +51,7 @@ class GridRow(Frozen):
     """Row of one node; its cells are in the order of the checks."""
 
     node: str
-    verdict: str
+    verdict: CellVerdict
     vetted: bool
     running: str = ""
     cells: tuple[GridCell, ...]
@@ -70,7 +72,7 @@ class FaultyComponent(Frozen):
 
     who: str
     checks: str
-    verdict: str
+    verdict: CellVerdict
     reason: str
     fix: str = ""
     owner: str = ""
@@ -100,7 +102,7 @@ class VettingGrid(Frozen):
     done: int
     checks: tuple[str, ...]
     rows: tuple[GridRow, ...]
-    more: dict[str, int]
+    more: dict[CellVerdict, int]
     faulty_components: tuple[FaultyComponent, ...]
     more_faulty_components: int
     exclude: str
@@ -186,11 +188,11 @@ def _row(
         own = by_cell.get((node.node, check)) or common.get(check)
         if own:
             own = [each for each in own if each.applies] or own
-            verdict = own[0].verdict.value if own[0].applies else NOT_APPLICABLE
+            verdict: CellVerdict = own[0].verdict if own[0].applies else "not_applicable"
             cells.append(GridCell(verdict=verdict, reason=_reason(own, node.node)))
         else:
             is_running = not ended and node.running == check
-            cells.append(GridCell(verdict=RUNNING if is_running else WAITING))
+            cells.append(GridCell(verdict="running" if is_running else "waiting"))
     return GridRow(
         node=node.node,
         verdict=_state(node, ended=ended),
@@ -200,11 +202,11 @@ def _row(
     )
 
 
-def _state(node: NodeReport, *, ended: bool) -> str:
+def _state(node: NodeReport, *, ended: bool) -> CellVerdict:
     """Return the node's verdict; while the run continues, whether a check of it is running."""
     if ended:
-        return node.verdict.value
-    return RUNNING if node.running else WAITING
+        return node.verdict
+    return "running" if node.running else "waiting"
 
 
 def _reason(results: Sequence[CheckResult], node: str) -> str:
@@ -232,7 +234,7 @@ def _faulty_component(group: Sequence[CheckResult]) -> FaultyComponent:
     return FaultyComponent(
         who=join_names(_subject_name(each) for each in group),
         checks=join_names(each.check for each in group),
-        verdict=first.verdict.value,
+        verdict=first.verdict,
         reason=_shorten(sentence(first.reason)),
         fix=_shorten(first.fix),
         owner=first.owner.value if first.owner else "",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line, pluralize
 
-from .grid import NOT_APPLICABLE, RUNNING, WAITING, GridRow, group_faults, join_names, make_grid, sentence
+from .grid import GridRow, group_faults, join_names, make_grid, sentence
 from .model import CheckResult, Owner, Severity
 from .report import REPORT, VettingReport, read_report
 
@@ -25,9 +25,9 @@ SYMBOLS: Mapping[str, tuple[str, str, str]] = {
     "inconclusive": ("?", "?", "33"),
     "not_run": ("\N{EN DASH}", "-", "35"),
     "fail": ("✗", "x", "31"),
-    RUNNING: ("◐", "o", ""),
-    WAITING: ("·", ".", ""),
-    NOT_APPLICABLE: ("∅", "0", ""),
+    "running": ("◐", "o", ""),
+    "waiting": ("·", ".", ""),
+    "not_applicable": ("∅", "0", ""),
 }
 
 
@@ -130,7 +130,7 @@ class Table:
             lines.append(f"and {', '.join(counts)}")
         lines += self._legend(grid.checks, columns)
         if not all(each.applies for each in report.results):
-            lines.append(f"{self._symbol(NOT_APPLICABLE)} n/a: nothing was measured")
+            lines.append(f"{self._symbol('not_applicable')} n/a: nothing was measured")
         return lines + self._reasons(report.results)
 
     def _title(self, report: VettingReport) -> str:

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import type { IOfferedParameter, IOfferedService, IServiceStart } from '../api';
+import type { IServiceParameter, IOfferedService, IServiceStart } from '../api';
 import { errorMessage } from '../common/error-message';
 import { Limits } from '../workloads/limits';
 import type { ServicesModel } from './model';
@@ -195,7 +195,7 @@ function Text(props: {
 }
 
 function ParameterField(props: {
-  parameter: IOfferedParameter;
+  parameter: IServiceParameter;
   value: string;
   onChange: (value: string) => void;
 }): React.JSX.Element {

@@ -1,7 +1,7 @@
 import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { IGrid, IProtocolContent, IProtocolListing, IVetting } from '../api';
+import type { IVettingGrid, IProtocolContent, IProtocolListing, IVetting } from '../api';
 import { errorMessage } from '../common/error-message';
 import type { IPushed } from '../common/server-changes';
 import { ViewPoll } from '../common/view-poll';
@@ -42,7 +42,7 @@ export class VettingModel {
 
   /** The state of the newest vetting; null before the first response. */
   vetting: IVetting | null = null;
-  grid: IGrid | null = null;
+  grid: IVettingGrid | null = null;
   protocols: readonly IProtocolListing[] | null = null;
   /** True if the site has a registry. */
   registry = false;

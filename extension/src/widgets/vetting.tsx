@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import type { IGrid } from '../api';
+import type { IVettingGrid } from '../api';
 import { ENGLISH } from '../views/translation';
 import { Report } from '../views/vetting/report';
 import { summarizeVetting } from '../views/vetting/summary';
@@ -9,7 +9,7 @@ import { hostView } from './host';
 /** The state of `vetting.py`. */
 interface IVettingState {
   /** Empty before there is a report. */
-  readonly grid: IGrid | Record<string, never>;
+  readonly grid: IVettingGrid | Record<string, never>;
   /** Message if there is no grid, or if the grid is no longer updated. */
   readonly message: string;
 }
@@ -36,7 +36,7 @@ function Vetting({ grid, message }: IVettingState): React.JSX.Element {
   );
 }
 
-function isReport(grid: IVettingState['grid']): grid is IGrid {
+function isReport(grid: IVettingState['grid']): grid is IVettingGrid {
   return 'rows' in grid;
 }
 

@@ -3,7 +3,7 @@ import type { ServerConnection } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IOtherWorkload, IOtherWorkloads, IWorkloadLog } from '../api';
+import type { IWorkload, IOtherWorkloads, IWorkloadLog } from '../api';
 import { requestJson } from '../common/request';
 import type { IPushed } from '../common/server-changes';
 import type { IWorkloadKind } from '../tokens';
@@ -38,7 +38,7 @@ export function WorkloadLog(props: {
 }
 
 /** Workloads of the kinds that have no view of their own, such as those of other packages. */
-export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> extends WorkModel<T> {
+export class OtherWorkloadsModel<T extends IWorkload = IWorkload> extends WorkModel<T> {
   constructor(
     protected readonly settings: ServerConnection.ISettings,
     changes: IPushed | null = null
@@ -47,12 +47,12 @@ export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> exte
   }
 
   /** Request that a workload ends. */
-  stop(workload: IOtherWorkload): Promise<void> {
+  stop(workload: IWorkload): Promise<void> {
     return this._post('stop', workload);
   }
 
   /** Start a workload again. */
-  rerun(workload: IOtherWorkload): Promise<void> {
+  rerun(workload: IWorkload): Promise<void> {
     return this._post('rerun', workload);
   }
 
@@ -75,7 +75,7 @@ export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> exte
     return requestLog(this.settings, kind, id);
   }
 
-  private _post(action: 'rerun' | 'stop', workload: IOtherWorkload): Promise<void> {
+  private _post(action: 'rerun' | 'stop', workload: IWorkload): Promise<void> {
     const { kind, id } = workload;
     return this.act(keyOfWorkload(workload), async () => {
       await requestJson(this.settings, `workloads/${action}`, 'POST', { kind, id });
@@ -84,10 +84,7 @@ export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> exte
 }
 
 /** Create the entry of the list that shows these workloads. */
-export function otherKind(
-  model: OtherWorkloadsModel,
-  trans: TranslationBundle
-): IWorkloadKind<IOtherWorkload> {
+export function otherKind(model: OtherWorkloadsModel, trans: TranslationBundle): IWorkloadKind<IWorkload> {
   return {
     id: 'other',
     title: trans.__('other kinds'),
@@ -100,11 +97,11 @@ export function otherKind(
 }
 
 /** Return a key that identifies a workload among those of all kinds. */
-export function keyOfWorkload({ kind, id }: IOtherWorkload): string {
+export function keyOfWorkload({ kind, id }: IWorkload): string {
   return `${kind}:${id}`;
 }
 
-interface IProps<T extends IOtherWorkload = IOtherWorkload> {
+interface IProps<T extends IWorkload = IWorkload> {
   readonly workload: T;
   readonly model: OtherWorkloadsModel<T>;
   readonly trans: TranslationBundle;
@@ -114,7 +111,7 @@ interface IProps<T extends IOtherWorkload = IOtherWorkload> {
 }
 
 /** One workload with its state, the last lines of its log, and the buttons that end or rerun it. */
-export function OtherWorkload<T extends IOtherWorkload>(props: IProps<T>): React.JSX.Element {
+export function OtherWorkload<T extends IWorkload>(props: IProps<T>): React.JSX.Element {
   const { workload, model, trans } = props;
   const { state, reason, nodes } = workload;
   const log = model.logOf(keyOfWorkload(workload));
@@ -144,7 +141,7 @@ export function OtherWorkload<T extends IOtherWorkload>(props: IProps<T>): React
   );
 }
 
-function Actions<T extends IOtherWorkload>(props: IProps<T>): React.JSX.Element {
+function Actions<T extends IWorkload>(props: IProps<T>): React.JSX.Element {
   const { workload, model, trans } = props;
   const [item, busy] = [itemOf(workload), model.isBusy(keyOfWorkload(workload))];
   const [text, run] = workload.ended
@@ -164,6 +161,6 @@ function Actions<T extends IOtherWorkload>(props: IProps<T>): React.JSX.Element 
   );
 }
 
-function itemOf({ kind, id }: IOtherWorkload): string {
+function itemOf({ kind, id }: IWorkload): string {
   return `${kind} ${id}`;
 }

@@ -50,7 +50,7 @@ describe('the texts of a launch', () => {
     expect(progressText(launchOf({}), detailsOf({}), ENGLISH)).toBe('');
     const pace = (steps_per_s: number): ILaunch => ({
       ...launchOf({}),
-      training_curve: { rate: null, rate_name: '', steps_per_s }
+      training_curve: { losses: [], rate: null, rate_name: '', steps_per_s }
     });
     expect(progressText(pace(648.3), undefined, ENGLISH)).toBe('648 steps/s');
     expect(progressText(pace(1), undefined, ENGLISH)).toBe('1 step/s');

@@ -1,7 +1,7 @@
 import * as React from 'react';
 import { renderToStaticMarkup } from 'react-dom/server';
 
-import type { IGrid } from '../../src/api';
+import type { IVettingGrid } from '../../src/api';
 import { ENGLISH } from '../../src/views/translation';
 import { Report } from '../../src/views/vetting/report';
 import { summarizeVetting } from '../../src/views/vetting/summary';
@@ -9,7 +9,7 @@ import vetting from '../../src/widgets/vetting';
 import { FakeWidgetModel } from './fake-widget-model';
 
 const SECOND_NS = 1e9;
-const report: IGrid = {
+const report: IVettingGrid = {
   protocol: 'quick',
   started_ns: 0,
   ended_ns: 9 * SECOND_NS,
@@ -45,7 +45,7 @@ describe('ENGLISH', () => {
 
 describe('summarizeVetting', () => {
   it('tells a running, a passed, a failed and an interrupted vetting apart', () => {
-    const of = (changes: Partial<IGrid>, running = false): string => {
+    const of = (changes: Partial<IVettingGrid>, running = false): string => {
       const { state, shape, text } = summarizeVetting({ ...report, ...changes }, running, ENGLISH);
       return `${state} ${shape} ${text}`;
     };

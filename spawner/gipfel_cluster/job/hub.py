@@ -136,7 +136,7 @@ class ServiceOffer(Frozen):
     resources: ServiceResources = ServiceResources()
 
     @property
-    def cost(self) -> str:
+    def hourly_cost(self) -> str:
         """Return what an hour of the service costs with its default resources, as text."""
         nodes = self.resources.nodes
         gpus, cpus = nodes * self.resources.gpus, nodes * self.resources.cpus

@@ -45,7 +45,7 @@ const NOT_STARTED: ILaunch = {
   started_ns: null,
   ended_ns: null,
   progress: { step: null, total: null, fraction: null },
-  training_curve: { rate: null, rate_name: '', steps_per_s: null },
+  training_curve: { losses: [], rate: null, rate_name: '', steps_per_s: null },
   score: null,
   notebook: false,
   run: '',

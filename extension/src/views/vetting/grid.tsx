@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import type { IFaultyComponent, IGrid, IGridRow, CellVerdict } from '../../api';
+import type { IFaultyComponent, IVettingGrid, IGridRow, CellVerdict } from '../../api';
 import { inLocalTime } from '../../common/clock';
 import type { ITranslation } from '../translation';
 
@@ -36,7 +36,7 @@ interface ICellPosition {
 }
 
 /** Nodes and checks, with the reason of the hovered, focused or clicked cell below. Arrow keys move between cells. */
-export function Grid(props: { grid: IGrid; trans: ITranslation }): React.JSX.Element {
+export function Grid(props: { grid: IVettingGrid; trans: ITranslation }): React.JSX.Element {
   const { grid, trans } = props;
   const [hovered, setHovered] = React.useState<ICellPosition | null>(null);
   const [chosen, setChosen] = React.useState<ICellPosition | null>(null);
@@ -154,7 +154,11 @@ function Row(props: {
   );
 }
 
-function Reason(props: { grid: IGrid; place: ICellPosition | null; trans: ITranslation }): React.JSX.Element {
+function Reason(props: {
+  grid: IVettingGrid;
+  place: ICellPosition | null;
+  trans: ITranslation;
+}): React.JSX.Element {
   const { grid, place, trans } = props;
   const row = place ? grid.rows[place.row] : undefined;
   const cell = place && row ? row.cells[place.column] : undefined;

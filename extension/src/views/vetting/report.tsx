@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import type { IGrid, CellVerdict } from '../../api';
+import type { IVettingGrid, CellVerdict } from '../../api';
 import type { ITranslation } from '../translation';
 import { FaultyComponents, Grid, SHAPES, verdictText } from './grid';
 
@@ -12,7 +12,7 @@ export interface IRowChoice {
 
 /** The report: grid, omitted rows, faulty components, and the option that excludes nodes. */
 export function Report(props: {
-  grid: IGrid;
+  grid: IVettingGrid;
   /** Undefined where the page can't fetch more rows. */
   rows?: IRowChoice;
   trans: ITranslation;
@@ -47,7 +47,7 @@ export function Report(props: {
 
 /** How many nodes have no row, by verdict, and the button that shows them. */
 function OmittedRows(props: {
-  more: IGrid['more'];
+  more: IVettingGrid['more'];
   rows: IRowChoice | undefined;
   trans: ITranslation;
 }): React.JSX.Element | null {

@@ -1,4 +1,4 @@
-import type { IGrid } from '../../api';
+import type { IVettingGrid } from '../../api';
 import { formatLocalTime } from '../../common/clock';
 import type { ITranslation } from '../translation';
 
@@ -10,7 +10,7 @@ export interface IVettingSummary {
 }
 
 /** Return the progress of a vetting that is running, or the result, time, protocol and duration of one that ended. */
-export function summarizeVetting(grid: IGrid, running: boolean, trans: ITranslation): IVettingSummary {
+export function summarizeVetting(grid: IVettingGrid, running: boolean, trans: ITranslation): IVettingSummary {
   const { nodes, protocol } = grid;
   if (running) {
     const text = trans._n('%2 of %1 node done (%3)', '%2 of %1 nodes done (%3)', nodes, grid.done, protocol);
