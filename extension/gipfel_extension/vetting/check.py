@@ -24,7 +24,8 @@ from gipfel_cluster.model import GipfelError
 
 from .gpus import Nvml
 from .model import Finding, Owner, Scope
-from .probing import LocalProbes, ProbeSpec
+from .probing import ProbeSpec
+from .run.children import LocalProbes
 
 #: Seconds between NTP's epoch (1900) and Unix's.
 _NTP_EPOCH = 2_208_988_800

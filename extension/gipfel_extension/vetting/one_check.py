@@ -18,8 +18,9 @@ from gipfel_cluster.model import one_line
 from .check import Check, CheckContext, GroupCheck, MissingRequirement, UnknownCheck, check_class
 from .gpus import ReadingError
 from .model import CheckResult, Finding, Owner, Scope, Verdict
-from .probing import LocalProbes, ProbeSpec, probe_file
+from .probing import ProbeSpec, probe_file
 from .protocol import ProtocolCheck
+from .run.children import LocalProbes
 from .threshold import judge
 
 _VERSIONS_LIMIT_S = 30.0

@@ -4,10 +4,9 @@ A probe reads one JSON document from its standard input and prints one line ``{"
 other lines, such as a library's, are skipped. It gets rank, world size and master through the environment,
 as torch.distributed reads them.
 
-`LocalProbes` runs probes on this node, one at a time: it starts a probe as a child process with a time
-limit, or has it forked by `ForkServer`, which imports torch once for all probes of a node. The program of
-that server is `checks/probes/fork_server.py`. A forked probe has its own process: if it hangs or crashes, the
-others continue.
+`run.children` starts probes on this node: as child processes, or forked by `ForkServer`, which imports torch
+once for all probes of a node. The program of that server is `checks/probes/fork_server.py`. A forked probe
+has its own process: if it hangs or crashes, the others continue.
 """
 
 import contextlib
@@ -16,11 +15,10 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -118,8 +116,8 @@ def read_answer(output: bytes, *, status: int | None, errors: str = "") -> Probe
 
 #: Seconds that importing torch may take.
 IMPORT_LIMIT_S = 120.0
-_MAX_MESSAGE_BYTES = 1 << 16
-_MAX_STDERR_BYTES = 20_000
+#: Largest message of the fork server.
+MAX_MESSAGE_BYTES = 1 << 16
 
 
 class TorchImport(Frozen):
@@ -195,8 +193,11 @@ class ForkServer:
 
     def fork(
         self, argv: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
-    ) -> "ForkedProbe":
+    ) -> socket.socket:
         """Fork a probe, with these variables in addition to the server's environment.
+
+        Return the socket on which the server reports the probe's process ID and exit status; closing it kills
+        the probe.
 
         Parameters
         ----------
@@ -218,7 +219,7 @@ class ForkServer:
             raise
         finally:
             remote.close()
-        return ForkedProbe(local)
+        return local
 
     def close(self) -> None:
         """Kill the server and every probe that it has forked."""
@@ -232,7 +233,7 @@ class ForkServer:
 
     def _receive_import(self) -> None:
         try:
-            message = self._socket.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            message = self._socket.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -242,131 +243,3 @@ class ForkServer:
         except ValidationError:
             # The server was killed or crashed: each probe imports torch itself.
             self._ended = True
-
-
-class ForkedProbe:
-    """Probe that the fork server has forked, with the socket on which its end is reported."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        #: 0 until it has started.
-        self.pid = 0
-        self.status: int | None = None
-
-    def wait(self, seconds: float = 0.0) -> int | None:
-        """Return the exit status, negative for a signal; None if the probe still runs after `seconds`."""
-        end = time.monotonic() + seconds
-        while self.status is None:
-            self._control.settimeout(max(0.0, end - time.monotonic()))
-            try:
-                message = self._control.recv(_MAX_MESSAGE_BYTES)
-            except (BlockingIOError, TimeoutError):
-                return None
-            except OSError:
-                message = b""
-            self._on_message(message)
-        return self.status
-
-    def _on_message(self, message: bytes) -> None:
-        report = json.loads(message) if message else {}
-        self.pid = int(report.get("pid", self.pid))
-        if "pid" not in report:
-            # When the server ends, its probes are killed.
-            self.status = int(report.get("status", -signal.SIGKILL))
-
-    def kill(self) -> None:
-        """Kill the probe and all processes of its session, and close the socket."""
-        if self.pid > 0 and self.status is None:
-            # The server does so too, unless it has ended.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-        self._control.close()
-
-
-class LocalProbes:
-    """Runner of probes with one Python of this node, one at a time.
-
-    Parameters
-    ----------
-    python
-        The image's Python; empty if the image has none.
-    environment
-        Environment variables of the user's processes.
-    server
-        Forks the probes that import torch; without a server, each probe imports it.
-    """
-
-    def __init__(self, python: str, environment: Mapping[str, str], server: ForkServer | None = None) -> None:
-        self._python, self._environment, self._server = python, dict(environment), server
-
-    def run(self, spec: ProbeSpec) -> ProbeAnswer:
-        """Return the probe's answer; a failure is described by its `error`."""
-        if not self._python:
-            return ProbeAnswer(error="This image has no Python.", missing="python")
-        # Files, not pipes: a probe that prints without end must not fill the memory.
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            try:
-                status = self._status(spec, output, errors)
-            except OSError as error:
-                return ProbeAnswer(error=f"{self._python} can't be started: {error}.", missing="python")
-            return read_answer(
-                _tail(output, MAX_ANSWER_BYTES),
-                status=status,
-                errors=_tail(errors, _MAX_STDERR_BYTES).decode(errors="replace"),
-            )
-
-    def _status(self, spec: ProbeSpec, output: IO[bytes], errors: IO[bytes]) -> int | None:
-        """Run the probe and return its exit status; None if it was killed at its time limit."""
-        if spec.torch and self._server is not None and self._server.can_fork:
-            # If the server has just ended, the probe is started as a child process below.
-            with contextlib.suppress(OSError):
-                return _run_forked(self._server, spec, output, errors)
-        process = subprocess.Popen(
-            [self._python, *spec.argv], stdin=subprocess.PIPE, stdout=output, stderr=errors,
-            env=self._environment, start_new_session=True,
-        )  # fmt: skip
-        return _await_end(process, spec)
-
-
-def _run_forked(server: ForkServer, spec: ProbeSpec, output: IO[bytes], errors: IO[bytes]) -> int | None:
-    with memory_file(spec.stdin()) as stdin:
-        forked = server.fork(spec.argv, {}, (stdin.fileno(), output.fileno(), errors.fileno()))
-        try:
-            return forked.wait(spec.time_limit_s)
-        finally:
-            forked.kill()
-
-
-def memory_file(content: bytes) -> IO[bytes]:
-    """Return an open file with this content, for a probe's standard input."""
-    # In memory, because the node's disks may be faulty.
-    file = os.fdopen(os.memfd_create("gipfel-probe"), "wb+")
-    file.write(content)
-    file.seek(0)
-    return file
-
-
-def _await_end(process: "subprocess.Popen[bytes]", spec: ProbeSpec) -> int | None:
-    try:
-        with contextlib.suppress(BrokenPipeError):
-            process.communicate(spec.stdin(), timeout=spec.time_limit_s)
-        status: int | None = process.wait(timeout=spec.time_limit_s)
-    except subprocess.TimeoutExpired:
-        status = None
-    finally:
-        # The whole process group: children of libraries outlive their parent.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            # A process that hangs in the driver does not die even then.
-            process.wait(timeout=5)
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-    return status
-
-
-def _tail(file: IO[bytes], max_bytes: int) -> bytes:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - max_bytes))
-    return file.read()

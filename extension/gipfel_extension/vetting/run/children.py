@@ -1,27 +1,34 @@
 """Child processes with a time limit; each leads its own session, which is killed as a whole.
 
-The caller must have a single thread, and Linux kills them when it ends. Probes are the small programs that
-measure; `python_for_probes` selects the image's Python for them, because training will use it.
+Linux kills those of a process with a single thread when it ends. Probes are the small programs that measure:
+`start_probe` starts one, `LocalProbes` also waits for its answer, and `python_for_probes` selects the image's
+Python for them, because training will use it.
 """
 
 import contextlib
 import ctypes
+import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from ...kernels import find_image_python
-from ..probing import ForkedProbe, ForkServer, memory_file
+from ..probing import MAX_MESSAGE_BYTES, ForkServer, ProbeAnswer, ProbeSpec, read_answer
 
 _PR_SET_PDEATHSIG = 1
 _MAX_OUTPUT = 8 << 20
 _MAX_ERRORS = 16 << 10
 _MAX_READS = 64
 _REAP_LIMIT_S = 2.0
+_POLL_S = 0.05
 #: Seconds for which a process may be stopped by a signal before it is killed.
 STOPPED_S = 5.0
 _C = ctypes.CDLL(None, use_errno=True)
@@ -147,23 +154,34 @@ class Child:
 
 
 class ForkedChild(Child):
-    """Child that the fork server has started and whose end the server reports."""
+    """Child that the fork server has started, and whose process ID and end it reports on a socket."""
 
-    def __init__(self, forked: ForkedProbe, *, output: int, errors: int, limit_s: float) -> None:
-        super().__init__(forked.pid, output=output, errors=errors, limit_s=limit_s)
-        self._forked = forked
+    def __init__(self, control: socket.socket, *, output: int, errors: int, limit_s: float) -> None:
+        super().__init__(0, output=output, errors=errors, limit_s=limit_s)
+        self._control = control
 
     def _poll(self) -> int | None:
-        status = self._forked.wait()
-        self.pid = self._forked.pid
-        return status
+        while True:
+            try:
+                message = self._control.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            except OSError:
+                message = b""
+            report = json.loads(message) if message else {}
+            if "pid" not in report:
+                # When the server ends, its probes are killed.
+                return int(report.get("status", -signal.SIGKILL))
+            self.pid = int(report["pid"])
 
     def _kill(self) -> None:
         self._kill_session()
 
     def _kill_session(self) -> None:
-        # This also closes the socket to the fork server, which then kills a child whose ID is not known yet.
-        self._forked.kill()
+        # The server does so too, unless it has ended; it alone can kill a child whose ID is not known yet.
+        if self.pid and self.status is None:
+            super()._kill_session()
+        self._control.close()
 
     def _reaped(self) -> int:
         # The fork server waits for it.
@@ -192,7 +210,7 @@ def start_program(
     OSError
         It can't be started.
     """
-    with _pipes() as (output, errors, out, error_output), memory_file(stdin) as file:
+    with _pipes() as (output, errors, out, error_output), _memory_file(stdin) as file:
         process = subprocess.Popen(
             argv,
             stdin=file,
@@ -200,7 +218,8 @@ def start_program(
             stderr=error_output,
             env=dict(environment),
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - there is one thread
+            # Code between fork and exec may deadlock if there are other threads.
+            preexec_fn=die_with_parent if threading.active_count() == 1 else None,  # noqa: PLW1509
         )
     # `Child` waits for the process; without a return code, Popen would warn that nothing did.
     process.returncode = 0
@@ -217,9 +236,83 @@ def start_forked(
     OSError
         The server has ended.
     """
-    with _pipes() as (output, errors, out, error_output), memory_file(stdin) as file:
-        forked = server.fork(argv, variables, (file.fileno(), out, error_output))
-    return ForkedChild(forked, output=output, errors=errors, limit_s=limit_s)
+    with _pipes() as (output, errors, out, error_output), _memory_file(stdin) as file:
+        control = server.fork(argv, variables, (file.fileno(), out, error_output))
+    return ForkedChild(control, output=output, errors=errors, limit_s=limit_s)
+
+
+def start_probe(
+    spec: ProbeSpec,
+    *,
+    python: str,
+    environment: Mapping[str, str],
+    variables: Mapping[str, str],
+    server: ForkServer | None,
+) -> Child:
+    """Start a probe with variables in addition to the environment; fork it if it needs torch.
+
+    Raises
+    ------
+    OSError
+        It can't be started.
+    """
+    if spec.torch and server is not None and server.can_fork:
+        # If the server has just ended, the probe is started as a program below.
+        with contextlib.suppress(OSError):
+            return start_forked(
+                server, spec.argv, stdin=spec.stdin(), variables=variables, limit_s=spec.time_limit_s
+            )
+    return start_program(
+        [python, *spec.argv], stdin=spec.stdin(), environment={**environment, **variables},
+        limit_s=spec.time_limit_s,
+    )  # fmt: skip
+
+
+def probe_answer(child: Child) -> ProbeAnswer:
+    """Return the answer of a probe that has ended."""
+    if child.stopped:
+        return ProbeAnswer(error="The probe was stopped by SIGSTOP and did not continue.")
+    status = None if child.timed_out else child.status
+    return read_answer(bytes(child.output), status=status, errors=child.errors.decode(errors="replace"))
+
+
+class LocalProbes:
+    """Runner of probes with one Python of this node, one at a time.
+
+    Parameters
+    ----------
+    python
+        The image's Python; empty if the image has none.
+    environment
+        Environment variables of the user's processes.
+    server
+        Forks the probes that import torch; without a server, each probe imports it.
+    """
+
+    def __init__(self, python: str, environment: Mapping[str, str], server: ForkServer | None = None) -> None:
+        self._python, self._environment, self._server = python, environment, server
+
+    def run(self, spec: ProbeSpec) -> ProbeAnswer:
+        """Return the probe's answer; a failure is described by its `error`."""
+        if not self._python:
+            return ProbeAnswer(error="This image has no Python.", missing="python")
+        try:
+            child = start_probe(
+                spec, python=self._python, environment=self._environment, variables={}, server=self._server
+            )
+        except OSError as error:
+            return ProbeAnswer(error=f"{self._python} can't be started: {error}.", missing="python")
+        while not child.advance():
+            select.select(child.streams, (), (), _POLL_S)
+        return probe_answer(child)
+
+
+def _memory_file(content: bytes) -> IO[bytes]:
+    # In memory, because the node's disks may be faulty.
+    file = os.fdopen(os.memfd_create("gipfel-probe"), "wb+")
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 @contextlib.contextmanager

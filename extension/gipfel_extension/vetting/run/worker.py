@@ -22,9 +22,17 @@ from ..check import CheckContext, Host
 from ..gpus import Nvml
 from ..model import CheckResult
 from ..one_check import run_check
-from ..probing import IMPORT_LIMIT_S, ForkServer, LocalProbes, ProbeAnswer, read_answer
+from ..probing import IMPORT_LIMIT_S, ForkServer, ProbeAnswer
 from ..protocol import ProtocolCheck
-from .children import Child, die_with_parent, python_for_probes, start_forked, start_function, start_program
+from .children import (
+    Child,
+    LocalProbes,
+    die_with_parent,
+    probe_answer,
+    python_for_probes,
+    start_function,
+    start_probe,
+)
 from .messages import (
     CheckDone,
     Heartbeat,
@@ -169,24 +177,13 @@ class Worker:
         self._ranks, self._results = message, {}
         for local, rank in enumerate(message.ranks):
             try:
-                self._children[rank] = self._start_rank(message, _rank_variables(message, rank, local))
+                self._children[rank] = start_probe(
+                    message.spec, python=self._python_for_probes(), environment=self._environment,
+                    variables=_rank_variables(message, rank, local), server=self._server,
+                )  # fmt: skip
             except OSError as error:
                 answer = ProbeAnswer(error=f"{self._python} can't be started: {error.strerror}.")
                 self._results[rank] = RankResult(rank=rank, answer=answer, died=True)
-
-    def _start_rank(self, message: RunRanks, variables: Mapping[str, str]) -> Child:
-        spec, python = message.spec, self._python_for_probes()
-        if spec.torch and self._server and self._server.can_fork:
-            # If the server has just ended, the probe is started as a program below.
-            with contextlib.suppress(OSError):
-                return start_forked(
-                    self._server, spec.argv, stdin=spec.stdin(), variables=variables,
-                    limit_s=spec.time_limit_s,
-                )  # fmt: skip
-        return start_program(
-            [python, *spec.argv], stdin=spec.stdin(), environment={**self._environment, **variables},
-            limit_s=spec.time_limit_s,
-        )  # fmt: skip
 
     def _python_for_probes(self) -> str:
         self._python = self._python or python_for_probes(self._environment)
@@ -295,15 +292,10 @@ def _check_done(message: RunCheck, child: Child) -> CheckDone:
 
 
 def _rank_result(rank: int, child: Child) -> RankResult:
-    errors = child.errors.decode(errors="replace")
-    if child.stopped:
-        answer = ProbeAnswer(error="The rank was stopped by SIGSTOP and did not continue.")
-        return RankResult(rank=rank, answer=answer, died=True)
-    if child.killed and not child.timed_out:
+    if child.killed and not (child.stopped or child.timed_out):
         return RankResult(rank=rank, answer=ProbeAnswer(error="It was stopped because another rank failed."))
-    status = None if child.timed_out else child.status
-    answer = read_answer(bytes(child.output), status=status, errors=errors)
-    return RankResult(rank=rank, answer=answer, died=status is not None and status < 0)
+    died = child.stopped or (not child.timed_out and (child.status or 0) < 0)
+    return RankResult(rank=rank, answer=probe_answer(child), died=died)
 
 
 def _send(message: Frozen) -> None:
