@@ -59,7 +59,7 @@ def _run(
     links = {node: AgentSocket(listener.rendezvous, "127.0.0.1") for node in builder.nodes}
     for node, link in links.items():
         hello = Hello(token=listener.rendezvous.token, node=node, address="127.0.0.1", gpus=4)
-        link.send(hello.model_dump_json().encode())
+        link.send(hello.encode())
     ranks_of: set[int] = set()
     asked: Counter[str] = Counter()
 
@@ -83,7 +83,7 @@ def _run(
                     )
                     said = RanksFinished(task=message.task, results=ends)
                 if said is not None:
-                    link.send(said.model_dump_json().encode())
+                    link.send(said.encode())
 
     try:
         coordinator = Coordinator(

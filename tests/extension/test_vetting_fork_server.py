@@ -219,7 +219,7 @@ def test_an_import_that_hangs_is_a_verdict_of_what_needs_it_alone(
     for task, (kind, torch) in enumerate(checks):
         entry = {"name": kind, "type": kind, "scope": "node"}
         request = RunCheck(task=task, entry=entry, limit_s=60, torch=torch)  # type: ignore[arg-type]
-        worker._on_message(request.model_dump_json().encode())
+        worker._on_message(request.encode())
         _until(lambda number=task: look() or number in done)  # type: ignore[misc]
     assert (done[0].problem, done[0].results[0].check) == ("", "host_memory")
     assert "torch could not be imported within" in done[1].problem

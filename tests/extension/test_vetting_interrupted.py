@@ -98,13 +98,13 @@ def test_an_agent_that_the_same_signal_ends_does_not_accuse_its_node(
     pool = AgentPool(listener, builder.nodes)
     link = AgentSocket(listener.rendezvous, "127.0.0.1")
     hello = Hello(token=listener.rendezvous.token, node="n1", address="127.0.0.1")
-    link.send(hello.model_dump_json().encode())
+    link.send(hello.encode())
     end = time.monotonic() + 30
 
     def tick() -> None:
         assert time.monotonic() < end
         if "n1" in pool.present:
-            link.send(AgentEnded(reason="SIGTERM was sent to it").model_dump_json().encode())
+            link.send(AgentEnded(reason="SIGTERM was sent to it").encode())
 
     def ended() -> str:
         return "The run was interrupted by SIGTERM." if interrupted and "n1" in pool.lost else ""
@@ -137,7 +137,7 @@ def test_what_a_check_says_that_the_same_signal_killed_is_not_passed_on(
     passed_on: list[object] = []
     monkeypatch.setattr(agent, "_send", passed_on.append)
     killed = CheckDone(task=1, results=(verdict_of("n1", "env", "fail"),))
-    line = killed.model_dump_json().encode() + b"\n"
+    line = killed.encode() + b"\n"
     agent._on_worker_output(line)
     assert passed_on == [killed]
     agent._on_signal(15, None)

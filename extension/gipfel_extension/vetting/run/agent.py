@@ -15,7 +15,7 @@ from pathlib import Path
 
 import zmq
 
-from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.ports import free_ports
 from gipfel_cluster.process.tree import adopt_orphans, end_descendants
 
@@ -29,6 +29,7 @@ from .messages import (
     FindPort,
     Heartbeat,
     Hello,
+    Message,
     PortFound,
     RankResult,
     RanksFinished,
@@ -186,16 +187,17 @@ class Agent:
         return None
 
     def _on_message(self, message: object) -> None:
-        if isinstance(message, Welcome):
-            self._welcomed = True
-        elif isinstance(message, FindPort):
-            self._send(PortFound(task=message.task, port=free_ports("")[0]))
-        elif isinstance(message, RunCheck | RunRanks):
-            self._task = message
-            self._start_worker()
-            self._send_to_worker(message)
-        elif isinstance(message, Stop):
-            self._send_to_worker(message)
+        match message:
+            case Welcome():
+                self._welcomed = True
+            case FindPort(task=task):
+                self._send(PortFound(task=task, port=free_ports("")[0]))
+            case RunCheck() | RunRanks():
+                self._task = message
+                self._start_worker()
+                self._send_to_worker(message)
+            case Stop():
+                self._send_to_worker(message)
 
     def _start_worker(self) -> None:
         if self._worker is not None:
@@ -211,11 +213,11 @@ class Agent:
         )
         self._buffer, self._worker_last_heard = b"", time.monotonic()
 
-    def _send_to_worker(self, message: Frozen) -> None:
+    def _send_to_worker(self, message: Message) -> None:
         if self._worker is None or self._worker.stdin is None:
             return
         try:
-            self._worker.stdin.write(message.model_dump_json().encode() + b"\n")
+            self._worker.stdin.write(message.encode() + b"\n")
             self._worker.stdin.flush()
         except OSError:
             self._lose_worker("ended")
@@ -269,9 +271,9 @@ class Agent:
         if worker.stdout:
             worker.stdout.close()
 
-    def _send(self, message: Frozen) -> None:
+    def _send(self, message: Message) -> None:
         if self._link:
-            self._link.send(message.model_dump_json().encode())
+            self._link.send(message.encode())
 
 
 def count_gpus(environment: Mapping[str, str]) -> int | None:

@@ -6,7 +6,6 @@ Python for them, because training will use it.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -20,10 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from gipfel_cluster.namespaces import die_with_parent
+
 from ...kernels import find_image_python
 from ..probing import MAX_MESSAGE_BYTES, ForkServer, ProbeAnswer, ProbeSpec, read_answer
 
-_PR_SET_PDEATHSIG = 1
 _MAX_OUTPUT = 8 << 20
 _MAX_ERRORS = 16 << 10
 _MAX_READS = 64
@@ -31,7 +31,6 @@ _REAP_LIMIT_S = 2.0
 _POLL_S = 0.05
 #: Seconds for which a process may be stopped by a signal before it is killed.
 STOPPED_S = 5.0
-_C = ctypes.CDLL(None, use_errno=True)
 _HAS_TORCH = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
 _HAS_TORCH_LIMIT_S = 10.0
 
@@ -193,11 +192,6 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
-
-
-def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent ends."""
-    _C.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def start_program(

@@ -14,18 +14,16 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from gipfel_cluster.model import Frozen
-
 from .messages import (
     AgentEnded,
     CheckDone,
     EndRun,
     Heartbeat,
     Hello,
-    PortFound,
+    Message,
     RankDied,
-    RanksFinished,
     Stop,
+    TaskMessage,
     TorchImported,
     Welcome,
     from_agent,
@@ -77,7 +75,7 @@ class AgentPool:
         #: Seconds that importing torch took, by node.
         self.torch_import_s: dict[str, float] = {}
 
-    def send(self, node: str, message: Frozen) -> None:
+    def send(self, node: str, message: Message) -> None:
         """Send a message to the agent of a node, unless it is lost."""
         agent = self.present.get(node)
         if agent is not None:
@@ -92,7 +90,7 @@ class AgentPool:
             self._send(agent.identity, EndRun(status=1))
         self.lost.setdefault(node, reason)
 
-    def receive(self, seconds: float) -> Iterator[tuple[str, Frozen]]:
+    def receive(self, seconds: float) -> Iterator[tuple[str, Message]]:
         """Yield messages of agents, waiting up to `seconds`; those about the connection are handled here."""
         now = time.monotonic()
         if now - self._last_heartbeat > _HEARTBEAT_S:
@@ -113,7 +111,7 @@ class AgentPool:
         for identity in (*self._by_identity, *self._idle):
             self._send(identity, EndRun(status=status))
 
-    def _on_message(self, identity: bytes, data: bytes) -> Iterator[tuple[str, Frozen]]:
+    def _on_message(self, identity: bytes, data: bytes) -> Iterator[tuple[str, Message]]:
         message = from_agent(data)
         if isinstance(message, Hello):
             self._on_hello(identity, message)
@@ -157,10 +155,10 @@ class AgentPool:
                     node, f"Its agent was stopped or hangs: it has not responded for {self._silence_s:g} s."
                 )
 
-    def _send(self, identity: bytes, message: Frozen) -> None:
+    def _send(self, identity: bytes, message: Message) -> None:
         agent = self._by_identity.get(identity)
         try:
-            self._listener.socket.send_multipart([identity, message.model_dump_json().encode()], zmq.NOBLOCK)
+            self._listener.socket.send_multipart([identity, message.encode()], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             # If its queue is full, the agent is lost after `silence_s`.
             if agent and agent.disconnected_since is None and error.errno == errno.EHOSTUNREACH:
@@ -170,7 +168,7 @@ class AgentPool:
                 agent.disconnected_since = None
 
 
-def _is_own(message: Frozen, node: str) -> bool:
+def _is_own(message: Message, node: str) -> bool:
     """Return whether the message contains results of the agent's own node only."""
     return not isinstance(message, CheckDone) or all(each.node == node for each in message.results)
 
@@ -196,7 +194,7 @@ class PendingTask:
     number: int
     node: str
     due: float
-    answer: Frozen | None = None
+    answer: Message | None = None
     done: bool = False
     died: bool = False
 
@@ -223,7 +221,7 @@ class Dispatcher:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _open: dict[int, PendingTask] = field(default_factory=dict)
 
-    def submit(self, node: str, make: Callable[[int], Frozen], limit_s: float) -> PendingTask:
+    def submit(self, node: str, make: Callable[[int], Message], limit_s: float) -> PendingTask:
         """Give a node a task that must be done within ``limit_s`` seconds.
 
         ``make`` returns the message for a task number. The task of a lost node is done at once, without an
@@ -275,17 +273,15 @@ class Dispatcher:
         self.pool.send(pending.node, Stop(task=pending.number))
         self._close(pending)
 
-    def _on_answer(self, node: str, message: Frozen) -> None:
-        if not isinstance(message, CheckDone | PortFound | RanksFinished | RankDied):
-            return
-        pending = self._open.get(message.task)
+    def _on_answer(self, node: str, message: Message) -> None:
+        pending = self._open.get(message.task) if isinstance(message, TaskMessage) else None
         if pending is None or pending.node != node:
             return
         if isinstance(message, RankDied):
             pending.died = True
-            return
-        pending.answer = message
-        self._close(pending)
+        else:
+            pending.answer = message
+            self._close(pending)
 
     def _close(self, pending: PendingTask) -> None:
         pending.done = True

@@ -1,8 +1,9 @@
-"""Messages between the coordinator and its agents; each is one JSON document."""
+"""Messages between the coordinator and its agents."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, OneLine
 
@@ -14,7 +15,21 @@ from ..protocol import ProtocolCheck
 MAX_MESSAGE_BYTES = 8 << 20
 
 
-class Hello(Frozen):
+class Message(Frozen):
+    """Base class of messages."""
+
+    def encode(self) -> bytes:
+        """Return the message as one line: the name of its class, and its fields as JSON."""
+        return f"{type(self).__name__} {self.model_dump_json()}".encode()
+
+
+class TaskMessage(Message):
+    """Base class of messages about the task with a number."""
+
+    task: int
+
+
+class Hello(Message):
     """An agent introduces itself; it repeats this until it gets `Welcome`.
 
     Parameters
@@ -31,7 +46,6 @@ class Hello(Frozen):
         True if another task of the node is its agent; this one only waits for the end.
     """
 
-    kind: Literal["hello"] = "hello"
     token: str
     node: Annotated[OneLine, Field(min_length=1, max_length=256)]
     address: OneLine
@@ -40,33 +54,26 @@ class Hello(Frozen):
     redundant: bool = False
 
 
-class Heartbeat(Frozen):
+class Heartbeat(Message):
     """The sender is alive; both sides send this once a second."""
 
-    kind: Literal["heartbeat"] = "heartbeat"
 
-
-class CheckDone(Frozen):
+class CheckDone(TaskMessage):
     """Results of a check on this node; `problem` says why there are none."""
 
-    kind: Literal["check_done"] = "check_done"
-    task: int
     results: tuple[CheckResult, ...] = ()
     problem: str = ""
 
 
-class TorchImported(Frozen):
+class TorchImported(Message):
     """The node's fork server has imported torch."""
 
-    kind: Literal["torch_imported"] = "torch_imported"
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class PortFound(Frozen):
+class PortFound(TaskMessage):
     """A free port of this node."""
 
-    kind: Literal["port_found"] = "port_found"
-    task: int
     port: Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -84,35 +91,27 @@ class RankResult(Frozen):
     died: bool = False
 
 
-class RanksFinished(Frozen):
+class RanksFinished(TaskMessage):
     """Results of all ranks of a probe on this node."""
 
-    kind: Literal["ranks_finished"] = "ranks_finished"
-    task: int
     results: tuple[RankResult, ...]
 
 
-class RankDied(Frozen):
+class RankDied(TaskMessage):
     """A rank of a probe has died while others are running."""
 
-    kind: Literal["rank_died"] = "rank_died"
-    task: int
 
-
-class AgentEnded(Frozen):
+class AgentEnded(Message):
     """An agent ends; `reason` is empty if the coordinator has ended the run."""
 
-    kind: Literal["agent_ended"] = "agent_ended"
     reason: str = ""
 
 
-class Welcome(Frozen):
+class Welcome(Message):
     """The coordinator has accepted this agent."""
 
-    kind: Literal["welcome"] = "welcome"
 
-
-class RunCheck(Frozen):
+class RunCheck(TaskMessage):
     """Run one check of the protocol on this node.
 
     Parameters
@@ -122,21 +121,16 @@ class RunCheck(Frozen):
         imported while this one runs.
     """
 
-    kind: Literal["run_check"] = "run_check"
-    task: int
     entry: ProtocolCheck
     limit_s: float
     torch: Literal["", "later", "now"] = ""
 
 
-class FindPort(Frozen):
+class FindPort(TaskMessage):
     """Find a free port on this node."""
 
-    kind: Literal["find_port"] = "find_port"
-    task: int
 
-
-class RunRanks(Frozen):
+class RunRanks(TaskMessage):
     """Run these ranks of a probe, with the environment variables of torch.distributed.
 
     Parameters
@@ -147,8 +141,6 @@ class RunRanks(Frozen):
         Address by which the other nodes reach this one.
     """
 
-    kind: Literal["run_ranks"] = "run_ranks"
-    task: int
     spec: ProbeSpec
     ranks: tuple[int, ...]
     world: int
@@ -157,42 +149,36 @@ class RunRanks(Frozen):
     address: str
 
 
-class Stop(Frozen):
+class Stop(TaskMessage):
     """Stop the task with this number."""
 
-    kind: Literal["stop"] = "stop"
-    task: int
 
-
-class EndRun(Frozen):
+class EndRun(Message):
     """The run has ended; `status` is the exit status for the agent's task."""
 
-    kind: Literal["end_run"] = "end_run"
     status: int
 
 
-FromAgent = Annotated[
-    Hello | Heartbeat | CheckDone | TorchImported | PortFound | RanksFinished | RankDied | AgentEnded,
-    Field(discriminator="kind"),
-]
-FromCoordinator = Annotated[
-    Welcome | Heartbeat | RunCheck | FindPort | RunRanks | Stop | EndRun, Field(discriminator="kind")
-]
-_FROM_AGENT: TypeAdapter[FromAgent] = TypeAdapter(FromAgent)
-_FROM_COORDINATOR: TypeAdapter[FromCoordinator] = TypeAdapter(FromCoordinator)
+_FROM_AGENT = (
+    Hello, Heartbeat, CheckDone, TorchImported, PortFound, RanksFinished, RankDied, AgentEnded,
+)  # fmt: skip
+_FROM_COORDINATOR = (Welcome, Heartbeat, RunCheck, FindPort, RunRanks, Stop, EndRun)
 
 
-def from_agent(data: bytes) -> FromAgent | None:
+def from_agent(data: bytes) -> Message | None:
     """Parse a message of an agent; return None if it is not valid."""
-    try:
-        return _FROM_AGENT.validate_json(data)
-    except (ValidationError, RecursionError):
-        return None
+    return _parse(data, _FROM_AGENT)
 
 
-def from_coordinator(data: bytes) -> FromCoordinator | None:
+def from_coordinator(data: bytes) -> Message | None:
     """Parse a message of the coordinator; return None if it is not valid."""
+    return _parse(data, _FROM_COORDINATOR)
+
+
+def _parse(data: bytes, kinds: Iterable[type[Message]]) -> Message | None:
+    name, _, fields = data.partition(b" ")
     try:
-        return _FROM_COORDINATOR.validate_json(data)
-    except (ValidationError, RecursionError):
+        kind = next(each for each in kinds if each.__name__.encode() == name)
+        return kind.model_validate_json(fields)
+    except (StopIteration, ValidationError, RecursionError):
         return None

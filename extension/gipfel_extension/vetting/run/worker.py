@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.namespaces import die_with_parent
 from gipfel_cluster.process.tree import adopt_orphans, descendants
 
 from ..check import CheckContext, Host
@@ -27,7 +27,6 @@ from ..protocol import ProtocolCheck
 from .children import (
     Child,
     LocalProbes,
-    die_with_parent,
     probe_answer,
     python_for_probes,
     start_function,
@@ -36,6 +35,7 @@ from .children import (
 from .messages import (
     CheckDone,
     Heartbeat,
+    Message,
     RankDied,
     RankResult,
     RanksFinished,
@@ -116,23 +116,26 @@ class Worker:
 
     def _on_message(self, line: bytes) -> None:
         self._last_heard = time.monotonic()
-        message = from_coordinator(line)
-        if isinstance(message, RunCheck):
-            self._end_all()
-            if message.torch:
-                self._import_torch()
-            self._waiting = message
-        elif isinstance(message, RunRanks):
-            self._end_all()
-            self._start_ranks(message)
-        elif isinstance(message, Stop):
-            if self._ranks and self._ranks.task == message.task:
-                for child in self._children.values():
-                    child.kill()
-            elif self._check and self._check[0].task == message.task:
-                self._check[1].kill()
-            elif self._waiting and self._waiting.task == message.task:
-                self._waiting = None
+        match from_coordinator(line):
+            case RunCheck() as message:
+                self._end_all()
+                if message.torch:
+                    self._import_torch()
+                self._waiting = message
+            case RunRanks() as message:
+                self._end_all()
+                self._start_ranks(message)
+            case Stop(task=task):
+                self._stop(task)
+
+    def _stop(self, task: int) -> None:
+        if self._ranks and self._ranks.task == task:
+            for child in self._children.values():
+                child.kill()
+        elif self._check and self._check[0].task == task:
+            self._check[1].kill()
+        elif self._waiting and self._waiting.task == task:
+            self._waiting = None
 
     def _import_torch(self) -> None:
         """Start the import of torch in the fork server; if that fails, each probe imports torch itself."""
@@ -298,8 +301,8 @@ def _rank_result(rank: int, child: Child) -> RankResult:
     return RankResult(rank=rank, answer=probe_answer(child), died=died)
 
 
-def _send(message: Frozen) -> None:
-    line = message.model_dump_json().encode() + b"\n"
+def _send(message: Message) -> None:
+    line = message.encode() + b"\n"
     try:
         while line:
             line = line[os.write(1, line) :]
