@@ -16,7 +16,6 @@ from gipfel_extension.vetting.history.queries import (
     Exclusion,
     Exclusions,
     compute_baselines,
-    count_recent_bad,
     decide_borderline,
     recently_vetted,
 )
@@ -121,11 +120,11 @@ class TestBorderline:
     def test_history_accuses_and_never_acquits(self) -> None:
         bad, good = Verdict.FAIL, Verdict.PASS
         for now in (Verdict.DEGRADED, Verdict.INCONCLUSIVE):
-            settled = decide_borderline(result(verdict=now), entries(good, bad, Verdict.DEGRADED), k=2, n=5)
+            settled = decide_borderline(result(verdict=now), entries(good, bad, Verdict.DEGRADED))
             assert settled.verdict is Verdict.FAIL
             assert "bad in 2 of its last 3 runs" in settled.reason
-            assert decide_borderline(result(verdict=now), entries(good, good, bad), k=2, n=5).verdict is now
-            assert decide_borderline(result(verdict=now), (), k=2).verdict is now
+            assert decide_borderline(result(verdict=now), entries(good, good, bad)).verdict is now
+            assert decide_borderline(result(verdict=now), ()).verdict is now
         for sure in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_RUN):
             same = result(verdict=sure)
             assert decide_borderline(same, entries(bad, bad, bad)) is same
@@ -136,22 +135,25 @@ class TestBorderline:
         assert settled.verdict is Verdict.FAIL
         assert record(settled).entries[0].verdict is Verdict.INCONCLUSIVE
 
-    def test_only_the_last_n_count_and_silence_is_no_verdict(self) -> None:
+    def test_only_the_last_five_count_and_silence_is_no_verdict(self) -> None:
         bad, good, silent = Verdict.FAIL, Verdict.PASS, Verdict.NOT_RUN
-        assert count_recent_bad(entries(bad, bad, good, silent, good, bad), n=3) == (1, 3)
-        assert count_recent_bad((), n=5) == (0, 0)
+        now = result(verdict=Verdict.DEGRADED)
+        assert decide_borderline(now, entries(bad, bad, good, good, silent, good, good, bad)) is now
+        settled = decide_borderline(now, entries(bad, good, good, silent, good, bad))
+        assert "bad in 2 of its last 5 runs" in settled.reason
 
 
 class TestBaselines:
     def test_each_node_counts_once_and_only_what_passed(self) -> None:
-        often = [result("n1", measurement=500.0)] * 9
-        rest = [result("n2", measurement=800.0), result("n3", measurement=820.0)]
+        gh200 = {"model": "GH200"}
+        often = [result("n1", measurement=500.0, evidence=gh200)] * 9
+        rest = [result(f"n{i}", measurement=rate, evidence=gh200) for i, rate in ((2, 800.0), (3, 820.0))]
         out = [
             result("n4", Verdict.FAIL, measurement=1.0),
             result("n5", measurement=None),
             result("n6", measurement=float("nan")),
         ]
-        kept = record(*often, *rest, *out, models={f"n{i}": "GH200" for i in range(1, 7)})
+        kept = record(*often, *rest, *out)
         (baseline,) = compute_baselines(kept.entries)
         assert (baseline.gpu_model, baseline.median, baseline.nodes, baseline.samples) == (
             "GH200",

@@ -5,12 +5,10 @@ A check is a frozen pydantic model that is a `Check` or a `GroupCheck`. `CheckCo
 and those of other packages, by the entry points ``gipfel.checks``.
 """
 
-import difflib
 import functools
 import importlib
 import importlib.metadata
 import os
-import pwd
 import socket
 import struct
 import subprocess
@@ -20,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+from gipfel_cluster.definition_files import suggestion
 from gipfel_cluster.model import GipfelError
 
 from .gpus import Nvml
@@ -50,10 +49,6 @@ class Host:
         with Path(path).open(errors="replace") as file:
             return file.read(_MAX_TEXT_CHARACTERS)
 
-    def names(self, folder: str) -> list[str]:
-        """Return the entries of a directory, sorted."""
-        return sorted(each.name for each in Path(folder).iterdir())
-
     def run(self, argv: Sequence[str], seconds: float) -> ProgramResult:
         """Run a program; raise FileNotFoundError if it is missing, TimeoutError if it doesn't end in time."""
         try:
@@ -68,10 +63,6 @@ class Host:
     def affinity(self) -> frozenset[int]:
         """Return the CPUs that this process may run on."""
         return frozenset(os.sched_getaffinity(0))
-
-    def user(self) -> str:
-        """Return the name of this process's user; KeyError where the container has no entry."""
-        return pwd.getpwuid(os.getuid()).pw_name
 
     def resolve(self, name: str) -> list[str]:
         """Return the addresses of a host name."""
@@ -97,6 +88,7 @@ class Host:
 
 
 GROUP = "gipfel.checks"
+_LISTING = "`gipfel vet --list` lists the checks."
 #: Type to module and class. Listed here because a source tree or a mounted runtime has no entry points.
 BUILT_IN: dict[str, str] = {
     "gpu_count": "gpus:GpuCount",
@@ -209,12 +201,8 @@ class MissingRequirement(GipfelError):  # noqa: N818 - not an error of the progr
         self.owner = owner
 
 
-class UnknownCheck(Exception):  # noqa: N818 - a mistake in a protocol, not an error of the program
-    """No check has this type; `near` is the most similar name, or empty."""
-
-    def __init__(self, type_: str, problem: str, near: str = "") -> None:
-        super().__init__(problem)
-        self.type, self.problem, self.near = type_, problem, near
+class UnknownCheck(GipfelError):  # noqa: N818 - a mistake in a protocol, not an error of the program
+    """No check has this type."""
 
 
 def check_types() -> tuple[str, ...]:
@@ -236,19 +224,18 @@ def check_class(type_: str) -> type[Check] | type[GroupCheck]:
         return loaded  # type: ignore[no-any-return]
     point = _installed().get(type_)
     if point is None:
-        near = next(iter(difflib.get_close_matches(type_, check_types(), 1, 0.5)), "")
-        raise UnknownCheck(type_, f"There is no check of type {type_[:80]!r}.", near)
+        fix = suggestion(type_, check_types()) or _LISTING
+        raise UnknownCheck(f"There is no check of type {type_[:80]!r}.", fix)
     try:
         loaded = point.load()
     # Importing another package may raise anything, also SystemExit, which would end the run.
     except (Exception, SystemExit) as error:
-        raise UnknownCheck(
-            type_, f"The check {type_[:80]!r} of {point.value} can't be imported: {error}."
-        ) from error
+        problem = f"The check {type_[:80]!r} of {point.value} can't be imported: {error}."
+        raise UnknownCheck(problem, _LISTING) from error
     if not isinstance(getattr(loaded, "scope", None), Scope) or not hasattr(loaded, "model_validate"):
-        raise UnknownCheck(type_, f"{point.value} is not a check: it lacks a scope or parameters.")
+        raise UnknownCheck(f"{point.value} is not a check: it lacks a scope or parameters.", _LISTING)
     if not hasattr(loaded, "run") and not hasattr(loaded, "probe"):
-        raise UnknownCheck(type_, f"{point.value} is not a check: it has neither run() nor probe().")
+        raise UnknownCheck(f"{point.value} is not a check: it has neither run() nor probe().", _LISTING)
     return loaded  # type: ignore[no-any-return]
 
 

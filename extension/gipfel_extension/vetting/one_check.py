@@ -30,28 +30,24 @@ DEFAULT_LIMIT_S = 60.0
 
 def time_limit(entry: ProtocolCheck) -> float:
     """Return the time limit of a check on a node or a group, in seconds."""
-    if entry.time_limit_s is not None:
-        return entry.time_limit_s
-    try:
-        return float(getattr(check_class(entry.type), "time_limit_s", DEFAULT_LIMIT_S))
-    except UnknownCheck:
-        return DEFAULT_LIMIT_S
+    return entry.time_limit_s or float(getattr(_class(entry), "time_limit_s", DEFAULT_LIMIT_S))
 
 
 def is_group(entry: ProtocolCheck) -> bool:
     """Return whether the entry is a `GroupCheck`; False for an entry that can't be run."""
-    try:
-        return not entry.problem and hasattr(check_class(entry.type), "probe")
-    except UnknownCheck:
-        return False
+    return not entry.problem and hasattr(_class(entry), "probe")
 
 
 def uses_torch(entry: ProtocolCheck) -> bool:
     """Return whether the check runs a probe that imports torch."""
+    return not entry.problem and bool(getattr(_class(entry), "uses_torch", False))
+
+
+def _class(entry: ProtocolCheck) -> type[Check] | type[GroupCheck] | None:
     try:
-        return not entry.problem and bool(getattr(check_class(entry.type), "uses_torch", False))
+        return check_class(entry.type)
     except UnknownCheck:
-        return False
+        return None
 
 
 def group_probe(entry: ProtocolCheck) -> ProbeSpec:

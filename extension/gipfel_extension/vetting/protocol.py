@@ -185,8 +185,7 @@ def parse_entry(document: Mapping[str, Any], *, line: int = 0) -> ProtocolCheck:
     try:
         check = check_class(type_)
     except UnknownCheck as error:
-        fix = f"Did you mean {error.near!r}?" if error.near else "`gipfel vet --list` lists the checks."
-        return unusable_entry(name, type_, lines.get("type", line), error.problem, fix)
+        return unusable_entry(name, type_, lines.get("type", line), error.problem, error.fix)
     return validate_entry(document, name, type_, check, line)
 
 

@@ -58,18 +58,16 @@ class ReportFile:
         """
         try:
             status = self.path.stat()
+            version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
         except FileNotFoundError:
-            changed = self.version != ""
-            self.report, self._problem, self.version = None, None, ""
-            return changed
+            version = ""
         except OSError as error:
             raise GipfelError(f"{self.path} can't be read: {error.strerror}.") from error
-        version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
         changed = version != self.version
         if changed:
             self.report, self._problem, self.version = None, None, version
             try:
-                self.report = read_report(self.path.parent)
+                self.report = read_report(self.path.parent) if version else None
             except GipfelError as error:
                 # The error is kept until the file changes, because a page asks every second.
                 self._problem = error

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -13,10 +12,10 @@ from gipfel_cluster.model import OneLine, pluralize
 from ...telemetry.ranks import cpu_list
 from ..check import CheckContext, MissingRequirement
 from ..gpus import GpuReading, ReadingError
-from ..model import Finding
+from ..model import Finding, Verdict
 from ..threshold import Quantity, with_unit
 from .gpus import ANOTHER_NODE, BaseCheck, degraded, failed, passed
-from .storage import RandomContent, file_system_usage, lacks_space, temporary_file
+from .storage import Quota
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
@@ -102,7 +101,7 @@ class Affinity(BaseCheck):
             return frozenset()
 
 
-class SharedMemory(BaseCheck):
+class SharedMemory(Quota):
     """Check that shared memory is free and can be written: a memory limit may be below its size.
 
     Parameters
@@ -113,44 +112,16 @@ class SharedMemory(BaseCheck):
         Bytes that the check writes and deletes.
     """
 
+    time_limit_s: ClassVar[float] = 30.0
+    fix: ClassVar[str] = (
+        "Delete files of earlier jobs there, use another node, or give the container more shared memory."
+    )
+    slow_verdict: ClassVar[Verdict] = Verdict.FAIL
+
     folder: OneLine = "/dev/shm"  # noqa: S108 - it is the subject
     min_free: Annotated[Quantity, Field(ge=0)] = 2.0**30
+    min_inodes: Annotated[int, Field(ge=0)] = 0
     write: Annotated[Quantity, Field(ge=4096, le=2**36)] = 64.0 * 2**20
-
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding for the node."""
-        folder = Path(self.folder)
-        disk = file_system_usage(folder)
-        free = float(disk.f_bavail * disk.f_frsize)
-        fix = (
-            "Delete files of earlier jobs there, use another node, or give the container more shared memory."
-        )
-        if free < self.min_free:
-            return [lacks_space(folder, free, self.min_free, fix)]
-        size = int(self.write)
-        with temporary_file(folder) as (descriptor, _):
-            try:
-                deadline = time.monotonic() + context.time_limit_s * 0.8
-                written, _ = RandomContent(size).write(descriptor, deadline)
-            except OSError as error:
-                reason = f"{with_unit(size, 'B')} can't be written to {folder}: {error.strerror}."
-                return [failed(reason, fix, free, "B")]
-        if written < size:
-            return [
-                failed(
-                    f"Only {with_unit(written, 'B')} were written to {folder} within the time limit.",
-                    fix,
-                    free,
-                    "B",
-                )
-            ]
-        return [
-            passed(
-                f"{folder} has {with_unit(free, 'B')} free; {with_unit(written, 'B')} were written.",
-                free,
-                "B",
-            )
-        ]
 
 
 _STATUS_LIMIT_S = 5.0

@@ -17,9 +17,9 @@ from gipfel_cluster.model import OneLine
 
 from ...telemetry.sources.file_systems import parse_mountinfo
 from ..check import CheckContext, MissingRequirement
-from ..model import Finding
+from ..model import Finding, Verdict
 from ..threshold import Quantity, with_unit
-from .gpus import BaseCheck, failed, inconclusive, passed
+from .gpus import BaseCheck, failed, passed
 
 #: Bytes that are written and read at a time.
 BLOCK_BYTES = 4 * 2**20
@@ -146,28 +146,6 @@ def resolve_path(path: str, context: CheckContext) -> Path:
     if not path.startswith("/") or "\0" in path:
         raise MissingRequirement(f"{path[:200]!r} is not an absolute path.", "Write an absolute path.")
     return Path(path)
-
-
-def file_system_usage(folder: Path) -> os.statvfs_result:
-    """Return the free space and free files of the file system of a directory.
-
-    Raises
-    ------
-    MissingRequirement
-        The file system can't be examined.
-    """
-    try:
-        return os.statvfs(folder)
-    except OSError as error:
-        raise MissingRequirement(
-            f"{folder} can't be examined: {error.strerror}.", "Check whether it is mounted."
-        ) from error
-
-
-def lacks_space(folder: Path, free: float, min_free: float, fix: str) -> Finding:
-    """Return the finding on a file system with fewer free bytes than required."""
-    problem = f"{folder} has {with_unit(free, 'B')} free, not {with_unit(min_free, 'B')}."
-    return failed(problem, fix, free, "B")
 
 
 class StorageCheck(BaseCheck):
@@ -332,6 +310,9 @@ class Quota(BaseCheck):
     """
 
     time_limit_s: ClassVar[float] = 60.0
+    fix: ClassVar[str] = _FULL_FIX
+    #: Verdict if the bytes can't be written in time.
+    slow_verdict: ClassVar[Verdict] = Verdict.INCONCLUSIVE
 
     folder: OneLine
     min_free: Annotated[Quantity, Field(ge=0)] = 10e9
@@ -341,21 +322,27 @@ class Quota(BaseCheck):
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
         folder = resolve_path(self.folder, context)
-        disk = file_system_usage(folder)
-        free, fix = float(disk.f_bavail * disk.f_frsize), _FULL_FIX
+        try:
+            disk = os.statvfs(folder)
+        except OSError as error:
+            problem = f"{folder} can't be examined: {error.strerror}."
+            raise MissingRequirement(problem, "Check whether it is mounted.") from error
+        free = float(disk.f_bavail * disk.f_frsize)
+        has_free = f"{folder} has {with_unit(free, 'B')} free"
         if free < self.min_free:
-            return [lacks_space(folder, free, self.min_free, fix)]
+            return [failed(f"{has_free}, not {with_unit(self.min_free, 'B')}.", self.fix, free, "B")]
         if disk.f_files and disk.f_favail < self.min_inodes:
-            return [failed(f"{folder} has only {disk.f_favail} free inodes.", fix, free, "B")]
+            return [failed(f"{folder} has only {disk.f_favail} free inodes.", self.fix, free, "B")]
+        size = with_unit(self.write, "B")
         with temporary_file(folder) as (descriptor, _):
             try:
                 deadline = time.monotonic() + context.time_limit_s * 0.8
                 written, _ = RandomContent(int(self.write)).write(descriptor, deadline)
             except OSError as error:
-                return [failed(f"{folder} can't be written: {error.strerror}.", fix, free, "B")]
-        if written < self.write:
-            reason = (
-                f"Only {with_unit(written, 'B')} of {with_unit(self.write, 'B')} could be written in time."
-            )
-            return [inconclusive(reason, "Raise time_limit, or reduce 'write'.")]
-        return [passed(f"{folder} has {with_unit(free, 'B')} free.", free, "B")]
+                reason = f"{size} can't be written to {folder}: {error.strerror}."
+                return [failed(reason, self.fix, free, "B")]
+        if written < int(self.write):
+            reason = f"Only {with_unit(written, 'B')} of {size} could be written to {folder} in time."
+            fix = "Raise time_limit, or reduce 'write'."
+            return [Finding(verdict=self.slow_verdict, reason=reason, fix=fix)]
+        return [passed(f"{has_free}; {size} were written.", free, "B")]

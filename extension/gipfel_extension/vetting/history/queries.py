@@ -20,7 +20,7 @@ from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from ...telemetry.files import read_regular
 from ..model import CheckResult, Owner, Severity, Verdict
-from .store import BEFORE_HISTORY, History, HistoryContent, HistoryEntry, history_root, locked
+from .store import BEFORE_HISTORY, History, HistoryContent, HistoryEntry, history_root, locked, set_aside
 
 #: Variable with the site's expected seconds between failures of a node, such as a year, 31536000.
 SITE_FAILURE_VARIABLE = "GIPFEL_NODE_FAILURE_S"
@@ -70,12 +70,7 @@ class Exclusions:
         except OSError as error:
             return (), f"{self.path} can't be read: {error.strerror}."
         except ValidationError:
-            aside = self.path.with_suffix(".corrupt")
-            self.path.replace(aside)
-            return (
-                (),
-                f"{self.path} is not an exclusion list. It was renamed to {aside.name}; no node is excluded.",
-            )
+            return (), set_aside(self.path, ValueError("it is not an exclusion list, so no node is excluded"))
         return tuple(each for each in content.exclusions if each.until_ns > now), ""
 
     def update(
@@ -118,6 +113,7 @@ class Exclusions:
 
 _BORDERLINE = {Verdict.DEGRADED, Verdict.INCONCLUSIVE}
 _BAD = {Verdict.FAIL, Verdict.DEGRADED}
+_MIN_BAD_RUNS, _RECENT_RUNS = 2, 5
 
 
 class Baseline(Frozen):
@@ -167,35 +163,23 @@ def compute_baselines(entries: Iterable[HistoryEntry], *, min_nodes: int = 1) ->
     return tuple(baselines)
 
 
-def count_recent_bad(earlier: Sequence[HistoryEntry], *, n: int) -> tuple[int, int]:
-    """Return ``(k, m)``: k of the last m verdicts were bad, m at most `n`.
-
-    ``earlier`` holds the entries of one check on one node, oldest first. Inconclusive verdicts and those that
-    were not run don't count.
-    """
-    counted = _conclusive(earlier)[-n:]
-    return sum(each.verdict in _BAD for each in counted), len(counted)
-
-
-def decide_borderline(
-    result: CheckResult, earlier: Sequence[HistoryEntry], *, k: int = 2, n: int = 5
-) -> CheckResult:
-    """Return the result; a borderline verdict becomes ``fail`` if `k` of the last `n` verdicts were bad.
+def decide_borderline(result: CheckResult, earlier: Sequence[HistoryEntry]) -> CheckResult:
+    """Return the result; a borderline verdict becomes ``fail`` if 2 of the last 5 verdicts were bad.
 
     The history never improves a verdict, because one good run does not clear a node with intermittent faults.
-    Verdicts ``pass`` and ``fail`` are not changed.
+    Verdicts ``pass`` and ``fail`` are not changed, and earlier ones that were inconclusive or not run don't
+    count.
 
     Parameters
     ----------
     earlier
         Entries of the same check on the same node, oldest first.
     """
-    if result.verdict not in _BORDERLINE or k < 1:
+    recent = _conclusive(earlier)[-_RECENT_RUNS:]
+    bad = sum(each.verdict in _BAD for each in recent)
+    if result.verdict not in _BORDERLINE or bad < _MIN_BAD_RUNS:
         return result
-    bad, total = count_recent_bad(earlier, n=n)
-    if bad < k:
-        return result
-    reason = f"{result.reason.rstrip('.')}; and it was bad in {bad} of its last {total} runs."
+    reason = f"{result.reason.rstrip('.')}; and it was bad in {bad} of its last {len(recent)} runs."
     evidence = {**result.evidence, BEFORE_HISTORY: result.verdict.value}
     return result.with_verdict(Verdict.FAIL, reason, evidence=evidence)
 

@@ -4,8 +4,6 @@
 writers, also those on other nodes, where the file system supports locks.
 """
 
-import errno
-import fcntl
 import os
 import secrets
 import time
@@ -18,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
+from gipfel_cluster.process.locks import lock_within
 from gipfel_cluster.runs import make_private, write_atomically
 
 from ...telemetry.files import read_regular
@@ -28,9 +27,6 @@ _MAX_CODES = 32
 #: Evidence key of a verdict that the history decided: the verdict before.
 BEFORE_HISTORY = "before_history"
 _LOCK_LIMIT_S = 10.0
-_LOCK_POLL_S = 0.02
-# Lustre mounted without flock, and some network file systems.
-_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 _TIME_TO_LIVE_S = 30 * 86400.0
 _MAX_FILES = 500
 _MAX_BYTES = 64 << 20
@@ -86,7 +82,6 @@ def record_from_results(
     complete: bool,
     vetted: Collection[str],
     digest: str = "",
-    models: Mapping[str, str] | None = None,
 ) -> VettingRecord:
     """Return the record of a report's results.
 
@@ -94,8 +89,6 @@ def record_from_results(
     ----------
     vetted
         The nodes that the report lists as vetted.
-    models
-        GPU model by node, for results whose evidence has no ``model``.
 
     A result that does not count for a single node (a link, or all nodes) is not stored.
     """
@@ -108,12 +101,11 @@ def record_from_results(
         ended_ns=ended_ns,
         complete=complete,
         vetted=tuple(sorted(vetted)),
-        entries=tuple(_entry(each, models or {}) for each in results if each.node),
+        entries=tuple(_entry(each) for each in results if each.node),
     )
 
 
-def _entry(result: CheckResult, models: Mapping[str, str]) -> HistoryEntry:
-    model = result.evidence.get("model")
+def _entry(result: CheckResult) -> HistoryEntry:
     return HistoryEntry(
         node=one_line(result.node)[:255],
         check=one_line(result.check)[:200],
@@ -126,7 +118,7 @@ def _entry(result: CheckResult, models: Mapping[str, str]) -> HistoryEntry:
         reason=one_line(result.reason)[:500],
         measurement=result.measurement,
         unit=one_line(result.unit)[:32],
-        gpu_model=one_line(model if isinstance(model, str) else models.get(result.node, ""))[:128],
+        gpu_model=one_line(str(result.evidence.get("model") or ""))[:128],
         codes=_codes(result.evidence.get("xids")),
         started_ns=result.started_ns,
     )
@@ -150,7 +142,7 @@ def _codes(xids: object) -> tuple[int, ...]:
 
 @contextmanager
 def locked(path: Path, *, limit_s: float = _LOCK_LIMIT_S) -> Iterator[None]:
-    """Lock a file; continue without a lock where the file system does not support locks.
+    """Lock a file; continue without a lock where the file system, such as Lustre, does not support locks.
 
     Raises
     ------
@@ -161,29 +153,13 @@ def locked(path: Path, *, limit_s: float = _LOCK_LIMIT_S) -> Iterator[None]:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        _await_lock(handle, path, time.monotonic() + limit_s)
+        if not lock_within(handle, limit_s):
+            raise GipfelError(
+                f"{path} is locked by another process.", "Try again after the other vetting run has ended."
+            )
         yield
     finally:
         os.close(handle)
-
-
-def _await_lock(handle: int, path: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise GipfelError(
-                    f"{path} is locked by another process.",
-                    "Try again after the other vetting run has ended.",
-                ) from None
-            time.sleep(_LOCK_POLL_S)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            return
-        else:
-            return
 
 
 def history_root(environment: Mapping[str, str] | None = None) -> Path:
@@ -260,7 +236,7 @@ class History:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
-                problems.append(_set_aside(path, error))
+                problems.append(set_aside(path, error))
                 continue
             # A record from the future would never expire; clocks of nodes may differ a little.
             is_current = now - self._live_ns <= record.ended_ns <= now + _MAX_CLOCK_SKEW_NS
@@ -290,7 +266,8 @@ def _read(path: Path) -> VettingRecord:
         raise ValueError(f"{first['msg']} {location}".strip()) from None
 
 
-def _set_aside(path: Path, error: Exception) -> str:
+def set_aside(path: Path, error: Exception) -> str:
+    """Rename a file that can't be read; return a sentence about it."""
     aside = path.with_suffix(".corrupt")
     text = error.strerror if isinstance(error, OSError) else str(error)
     try:
