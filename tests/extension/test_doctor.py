@@ -20,9 +20,9 @@ from gipfel_extension.doctor.examine import (
     Finding,
     Machine,
     Probe,
-    ProbeTopic,
     examine,
     format_lines,
+    ok,
     run_locally,
     summary,
 )
@@ -125,9 +125,9 @@ def test_a_cluster_is_counted_and_its_accounts_named(made):
 def test_in_a_container_the_broker_is_what_counts(made):
     inside = {"GIPFEL_RUN": "/r", "GIPFEL_ENGINE": "bubblewrap", "GIPFEL_SOCKETS": str(made.root)}
     asked = probes(made.machine(**inside), operator=False)
-    assert not [each for each in asked if each.topic.group == "Containers"]
-    cluster = [each for each in asked if each.topic.group == "Cluster"]
-    found = {each.topic.name: each.check(made.machine(**inside)) for each in cluster}
+    assert not [each for each in asked if each.group == "Containers"]
+    cluster = [each for each in asked if each.group == "Cluster"]
+    found = {each.name: each.check(made.machine(**inside)) for each in cluster}
     assert found.pop("jobs from here").status == "missing"
     assert {each.status for each in found.values()} <= {"not applicable"}
 
@@ -144,8 +144,8 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
         "1 0 0:1 / / rw - overlay overlay rw\n2 1 0:2 / /home/ada/.gipfel/runs/alps-7 rw - nfs4 nas:/r rw\n",
     )
     machine = made.machine(**inside)
-    asked = {each.topic.name: each for each in probes(machine, operator=False)}
-    assert not {each.topic.name for each in asked.values() if each.topic.group == "Containers"}
+    asked = {each.name: each for each in probes(machine, operator=False)}
+    assert not {each.name for each in asked.values() if each.group == "Containers"}
     found = asked["this job"].check(machine)
     assert found.message == "7 on n1, 2 nodes, in the container of torch, started by bubblewrap."
     # Two GPUs were requested and none is here.
@@ -175,14 +175,13 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
 
 def test_only_the_engine_that_was_chosen_is_needed(made):
     engines = {"bubblewrap": lambda: "bwrap is not here.", "podman": lambda: "podman is not here."}
-    looks = {name: containers.engine(name)[1] for name in engines}
     machine = made.machine(engines=engines)
-    assert [look(machine).status for look in looks.values()] == ["warning", "not applicable"]
-    assert "apt install bubblewrap" in looks["bubblewrap"](machine).fix
+    assert [containers.engine(name, machine).status for name in engines] == ["warning", "not applicable"]
+    assert "apt install bubblewrap" in containers.engine("bubblewrap", machine).fix
     machine = made.machine(engines=engines, GIPFEL_ENGINE="podman")
-    assert [look(machine).status for look in looks.values()] == ["not applicable", "missing"]
+    assert [containers.engine(name, machine).status for name in engines] == ["not applicable", "missing"]
     machine = made.machine(engines={**engines, "podman": lambda: None}, GIPFEL_ENGINE="podman")
-    assert looks["podman"](machine).status == "ok"
+    assert containers.engine("podman", machine).status == "ok"
 
 
 def test_an_engine_without_namespaces_refers_to_their_probe(made, monkeypatch):
@@ -191,7 +190,7 @@ def test_an_engine_without_namespaces_refers_to_their_probe(made, monkeypatch):
     refuses.chmod(0o755)
     monkeypatch.setenv("PATH", f"{refuses.parent}:{os.environ['PATH']}")
     machine = made.machine(engines={"bubblewrap": lambda: namespace_problem("bubblewrap")})
-    assert containers.engine("bubblewrap")[1](machine).fix == "See user namespaces below."
+    assert containers.engine("bubblewrap", machine).fix == "See user namespaces below."
 
 
 @pytest.mark.parametrize(
@@ -365,18 +364,19 @@ def test_a_hubs_state_is_for_its_user_alone(made):
 
 def test_a_probe_that_hangs_or_raises_is_a_finding_and_the_others_answer(made):
     released = threading.Event()
-    subjects = [ProbeTopic(name=name, group="Any") for name in ("hangs", "raises", "answers")]
 
     def hangs(_machine):
         released.wait(60)
-        return subjects[0].ok("")
+        return ok("")
 
     def raises(_machine):
         raise RuntimeError("odd")
 
-    looks = (hangs, raises, lambda _machine: subjects[2].ok("here"))
+    looks = {"hangs": hangs, "raises": raises, "answers": lambda _machine: ok("here")}
     began = time.monotonic()
-    found = examine(made.machine(), map(Probe, subjects, looks), seconds=0.2).findings
+    found = examine(
+        made.machine(), [Probe(name, "Any", look) for name, look in looks.items()], seconds=0.2
+    ).findings
     released.set()
     assert time.monotonic() - began < 30
     assert [each.status for each in found] == ["missing", "warning", "ok"]

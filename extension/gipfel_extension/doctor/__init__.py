@@ -4,53 +4,57 @@
 function that returns an `examine.Finding`; `examine.format_lines` formats the findings.
 """
 
+from functools import partial
+
 from . import cluster, containers, gpus, hub_operation
 from .examine import Machine, Probe
 
 
 def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
     """Return the probes for a machine; with ``operator``, also those of a hub's machine."""
-    engines = (containers.engine(name) for name in machine.engines)
     outside = (
-        *(Probe(topic, check) for topic, check in engines),
-        Probe(containers.NAMESPACES, containers.namespaces),
-        Probe(containers.FUSE, containers.fuse),
-        Probe(containers.SUBORDINATE, containers.subordinate),
-        Probe(containers.RUNTIME, containers.runtime),
+        *(
+            Probe(f"engine {name}", "Containers", partial(containers.engine, name))
+            for name in machine.engines
+        ),
+        Probe("user namespaces", "Containers", containers.namespaces),
+        Probe("FUSE", "Containers", containers.fuse),
+        Probe("subordinate ids", "Containers", containers.subordinate),
+        Probe("runtime", "Containers", containers.runtime),
     )
     found = (
-        Probe(cluster.JOB, cluster.job),
-        Probe(cluster.SLURM, cluster.slurm),
-        Probe(cluster.ACCOUNT, cluster.account),
-        Probe(cluster.BROKER, cluster.broker),
+        Probe("this job", "Cluster", cluster.job),
+        Probe("Slurm", "Cluster", cluster.slurm),
+        Probe("account", "Cluster", cluster.account),
+        Probe("jobs from here", "Cluster", cluster.broker),
         # In a container, the programs of the image are not those that start containers on the node.
         *(() if machine.in_container else outside),
-        Probe(gpus.NVML, gpus.nvml),
-        Probe(gpus.PROFILING, gpus.profiling),
-        Probe(gpus.AMD, gpus.amd),
-        Probe(hub_operation.HOME, hub_operation.home),
-        Probe(hub_operation.RUNS, hub_operation.runs),
-        Probe(hub_operation.SCRATCH, hub_operation.scratch),
-        Probe(hub_operation.LOCAL, hub_operation.local),
-        Probe(cluster.PORTS, cluster.server_port),
-        Probe(cluster.HUB_PORT, cluster.hub_port),
-        Probe(cluster.HUB, cluster.hub),
-        Probe(containers.SYSTEM, containers.system),
-        Probe(containers.PACKAGES, containers.packages),
-        Probe(containers.TRAINING, containers.training),
-        Probe(containers.PROGRAMS, containers.programs),
+        Probe("NVIDIA (NVML)", "GPUs", gpus.nvml),
+        Probe("SM and tensor activity", "GPUs", gpus.profiling),
+        Probe("AMD", "GPUs", gpus.amd),
+        Probe("home", "Directories", hub_operation.home),
+        Probe("run folders", "Directories", hub_operation.runs),
+        Probe("scratch", "Directories", hub_operation.scratch),
+        Probe("temporary files", "Directories", hub_operation.local),
+        Probe("free port", "Network", cluster.server_port),
+        Probe("port of make up", "Network", cluster.hub_port),
+        Probe("hub", "Network", cluster.hub),
+        Probe("system", "Versions", containers.system),
+        Probe("packages", "Versions", containers.packages),
+        Probe("torch", "Versions", containers.training),
+        Probe("programs", "Versions", containers.programs),
     )
     if not operator:
         return found
     return (
         *found,
-        Probe(hub_operation.JUPYTERHUB, hub_operation.jupyterhub),
-        Probe(hub_operation.NODE, hub_operation.node),
-        Probe(hub_operation.PROXY, hub_operation.proxy),
-        Probe(hub_operation.ACTING, hub_operation.acting),
-        Probe(hub_operation.ADDRESS, hub_operation.address),
-        Probe(hub_operation.RUNTIME, hub_operation.runtime),
-        Probe(hub_operation.EXTENDING, hub_operation.extending),
-        Probe(hub_operation.STATE, hub_operation.state),
-        Probe(hub_operation.ORIGINS, hub_operation.origins),
+        Probe("JupyterHub", "Hub", hub_operation.jupyterhub),
+        Probe("Node.js", "Hub", hub_operation.node),
+        Probe("proxy", "Hub", hub_operation.proxy),
+        Probe("acting as users", "Hub", hub_operation.acting),
+        Probe("address for nodes", "Hub", hub_operation.address),
+        Probe("runtime on nodes", "Hub", hub_operation.runtime),
+        Probe("extending time", "Hub", hub_operation.extending),
+        Probe("state directory", "Hub", hub_operation.state),
+        Probe("origins", "Hub", hub_operation.origins),
     )

@@ -7,7 +7,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.broker.client import send_request_sync
@@ -23,19 +22,23 @@ from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm_site import PARTITION_FIELDS, parse_associations, parse_partitions
 
-from ..telemetry.files import edf_name
-from .examine import Finding, Machine, ProbeTopic
-
-SLURM = ProbeTopic(name="Slurm", group="Cluster")
-ACCOUNT = ProbeTopic(name="account", group="Cluster")
-BROKER = ProbeTopic(name="jobs from here", group="Cluster")
-JOB = ProbeTopic(name="this job", group="Cluster")
+from ..telemetry.files import edf_name, read_record_file
+from .examine import Finding, Machine, missing, not_applicable, ok, warning
 
 _BROKER_SECONDS = 10.0
 _PARTITIONS = ("sinfo", "--noheader", "--exact", f"--Format={PARTITION_FIELDS}")
-PORTS = ProbeTopic(name="free port", group="Network")
-HUB_PORT = ProbeTopic(name="port of make up", group="Network")
-HUB = ProbeTopic(name="hub", group="Network")
+
+#: Words in Slurm's error messages, and what to do about them.
+_SLURM_FIXES = (
+    (
+        ("munge", "authentication", "credential"),
+        "sudo systemctl start munge  # same key and clock as the controller: munge -n | unmunge",
+    ),
+    (
+        ("contact", "connect", "answer"),
+        "scontrol ping  # on the controller: sudo systemctl start slurmctld",
+    ),
+)
 
 _TIMEOUT_S = 5.0
 _MAX_RESPONSE_BYTES = 1 << 16
@@ -45,9 +48,9 @@ _LOOPBACK = "127.0.0.1"
 def slurm(machine: Machine) -> Finding:
     """Check that Slurm is configured and answers."""
     is_required = machine.environment.get("GIPFEL_SCHEDULER") == "slurm"
-    refuse: Callable[[str, str], Finding] = SLURM.missing if is_required else SLURM.not_applicable
+    refuse: Callable[[str, str], Finding] = missing if is_required else not_applicable
     if machine.in_container:
-        return SLURM.not_applicable("In a container, jobs are submitted by the job's broker.")
+        return not_applicable("In a container, jobs are submitted by the job's broker.")
     presence = machine.slurm()
     if not presence.configured:
         fix = "Copy the site's file to /etc/slurm/slurm.conf, or export SLURM_CONF=FILE"
@@ -56,18 +59,12 @@ def slurm(machine: Machine) -> Finding:
         return refuse(f"{presence.problem} Jobs run on this machine.", fix)
     answer = machine.run(_PARTITIONS)
     if not answer.ok:
-        return SLURM.missing(
-            f"Slurm is configured but does not answer: {answer.error}.", _slurm_fix(answer.error)
-        )
+        return missing(f"Slurm is configured but does not answer: {answer.error}.", _slurm_fix(answer.error))
     partitions = parse_partitions(answer.output)
     if not partitions:
-        return SLURM.missing("Slurm has no partition that is up.", "sinfo  # or ask the administrators")
-    return SLURM.ok(_described(machine, partitions))
-
-
-def _described(machine: Machine, partitions: tuple[Partition, ...]) -> str:
+        return missing("Slurm has no partition that is up.", "sinfo  # or ask the administrators")
     version = machine.run(("sinfo", "--version")).output.strip() or "Slurm"
-    return f"{version}; {_partition_summary(partitions)}"
+    return ok(f"{version}; {_partition_summary(partitions)}")
 
 
 def _partition_summary(partitions: tuple[Partition, ...]) -> str:
@@ -78,61 +75,57 @@ def _partition_summary(partitions: tuple[Partition, ...]) -> str:
 
 
 def _slurm_fix(error: str) -> str:
-    lower = error.lower()
-    if "munge" in lower or "authentication" in lower or "credential" in lower:
-        return "sudo systemctl start munge  # same key and clock as the controller: munge -n | unmunge"
-    if "contact" in lower or "connect" in lower or "answer" in lower:
-        return "scontrol ping  # on the controller: sudo systemctl start slurmctld"
-    return "scontrol ping"
+    found = (fix for words, fix in _SLURM_FIXES if any(word in error.lower() for word in words))
+    return next(found, "scontrol ping")
 
 
 def account(machine: Machine) -> Finding:
     """Check that this user has a Slurm account, if the cluster uses accounting."""
     if machine.in_container or not machine.slurm().configured:
-        return ACCOUNT.not_applicable("Slurm is not configured here.")
+        return not_applicable("Slurm is not configured here.")
     argv = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "user", "withassoc")
     fields = "format=Account,DefaultAccount,Partition,QOS,DefaultQOS"
     answer = machine.run((*argv, f"name={machine.user}", fields))
     if "slurmdbd' is supported" in answer.errors:
-        return ACCOUNT.not_applicable("The cluster uses no accounting.")
+        return not_applicable("The cluster uses no accounting.")
     if not answer.ok:
-        return ACCOUNT.warning(f"The accounts can't be listed: {answer.error}.", "sacctmgr show assoc")
+        return warning(f"The accounts can't be listed: {answer.error}.", "sacctmgr show assoc")
     found, default = parse_associations(answer.output)
     if not found:
         enforced = "AccountingStorageEnforce" in machine.run(("scontrol", "show", "config")).output
-        return ACCOUNT.warning(
+        return warning(
             f"{machine.user} has no account on this cluster"
             + (", which its configuration may require." if enforced else "."),
             f"sudo sacctmgr add user {machine.user} account=ACCOUNT",
         )
     names = sorted({each.account for each in found})
-    return ACCOUNT.ok(f"Accounts: {', '.join(names[:6])}; default: {default or 'none'}.")
+    return ok(f"Accounts: {', '.join(names[:6])}; default: {default or 'none'}.")
 
 
 def broker(machine: Machine) -> Finding:
     """Check that the current job's broker can submit jobs."""
     if not machine.in_container:
-        return BROKER.not_applicable("This is not the container of a job.")
+        return not_applicable("This is not the container of a job.")
     socket = broker_socket(machine.environment)
     fix = "Stop this server and start it again."
     if socket is None:
-        return BROKER.missing("This job's broker has ended, so its container can't submit jobs.", fix)
+        return missing("This job's broker has ended, so its container can't submit jobs.", fix)
     try:
         facts = send_request_sync(socket, FactsRequest(), FactsAnswer, limit=_BROKER_SECONDS)
     except GipfelError as error:
-        return BROKER.missing(f"This job's broker does not answer: {error.problem}", error.fix or fix)
+        return missing(f"This job's broker does not answer: {error.problem}", error.fix or fix)
     submits = f"The broker submits to {facts.scheduler} and runs containers with {facts.engine}."
     if facts.scheduler != "slurm":
-        return BROKER.ok(submits)
+        return ok(submits)
     try:
         partitions = send_request_sync(
             socket, PartitionsRequest(), PartitionsAnswer, limit=_BROKER_SECONDS
         ).partitions
     except GipfelError as error:
-        return BROKER.missing(
+        return missing(
             f"Slurm does not answer the job's broker: {error.problem}", "On a login node: scontrol ping"
         )
-    return BROKER.ok(f"{submits} Slurm answers: {_partition_summary(partitions)}")
+    return ok(f"{submits} Slurm answers: {_partition_summary(partitions)}")
 
 
 def job(machine: Machine) -> Finding:
@@ -140,10 +133,10 @@ def job(machine: Machine) -> Finding:
     variables = machine.environment
     job_id = variables.get("SLURM_JOB_ID") or variables.get("GIPFEL_JOB_ID")
     if not job_id:
-        return JOB.not_applicable("This is not a job.")
+        return not_applicable("This is not a job.")
     node = variables.get("GIPFEL_NODE") or variables.get("SLURMD_NODENAME") or "this node"
     if not variables.get("GIPFEL_RUN"):
-        return JOB.ok(f"{job_id} on {node}, not started by Gipfel.")
+        return ok(f"{job_id} on {node}, not started by Gipfel.")
     record = read_record(machine)
     where = "without a container"
     if machine.in_container:
@@ -151,17 +144,13 @@ def job(machine: Machine) -> Finding:
         where = f"in the container of {edf}, started by {variables['GIPFEL_ENGINE']}"
     nodes = record.get("nodes")
     count = f"{len(nodes)} nodes, " if isinstance(nodes, list) and len(nodes) > 1 else ""
-    return JOB.ok(f"{job_id} on {node}, {count}{where}.")
+    return ok(f"{job_id} on {node}, {count}{where}.")
 
 
 def read_record(machine: Machine) -> dict[str, Any]:
     """Return the record of the job's run; empty if it can't be read."""
     run = machine.environment.get("GIPFEL_RUN", "")
-    try:
-        found = json.loads(machine.read(Path(run, "record.json")) if run else "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_record_file(machine.path(run)) if run else {}
 
 
 def server_port(machine: Machine) -> Finding:
@@ -170,38 +159,38 @@ def server_port(machine: Machine) -> Finding:
         ports = PortRange.parse(machine.environment.get(PORTS_VARIABLE, ""))
         bound = bind_port(_LOOPBACK, ports)
     except GipfelError as error:
-        return PORTS.missing(error.problem, error.fix or "ip link set lo up")
+        return missing(error.problem, error.fix or "ip link set lo up")
     bound.close()
-    return PORTS.ok(f"A server can bind one of {ports}." if ports else "A server can bind a port.")
+    return ok(f"A server can bind one of {ports}." if ports else "A server can bind a port.")
 
 
 def hub_port(machine: Machine) -> Finding:
     """Check that the port of `make up` is free, or that a hub answers there."""
     if "JUPYTERHUB_API_URL" in machine.environment or "SLURM_JOB_ID" in machine.environment:
-        return HUB_PORT.not_applicable("A server is reached through its hub.")
+        return not_applicable("A server is reached through its hub.")
     given = machine.environment.get("GIPFEL_PORT", "8000")
     if not (given.isdecimal() and 0 < int(given) < 65536):
-        return HUB_PORT.missing(f"GIPFEL_PORT is {given!r}, which is not a port.", "export GIPFEL_PORT=8000")
+        return missing(f"GIPFEL_PORT is {given!r}, which is not a port.", "export GIPFEL_PORT=8000")
     try:
         with socket.create_connection((_LOOPBACK, int(given)), timeout=_TIMEOUT_S):
             pass
     except OSError:
-        return HUB_PORT.ok(f"Port {given} of this machine is free for `make up`.")
+        return ok(f"Port {given} of this machine is free for `make up`.")
     version = _hub_version(f"http://{_LOOPBACK}:{given}/hub/api")
     if version:
-        return HUB_PORT.ok(f"A hub (JupyterHub {version}) answers on port {given}.")
-    return HUB_PORT.warning(f"Port {given} is in use by another program.", "GIPFEL_PORT=8001 make up")
+        return ok(f"A hub (JupyterHub {version}) answers on port {given}.")
+    return warning(f"Port {given} is in use by another program.", "GIPFEL_PORT=8001 make up")
 
 
 def hub(machine: Machine) -> Finding:
     """Check that the hub of this server answers."""
     url = machine.environment.get("JUPYTERHUB_API_URL", "")
     if not url:
-        return HUB.not_applicable("This process does not belong to a hub's server.")
+        return not_applicable("This process does not belong to a hub's server.")
     version = _hub_version(url)
     if version:
-        return HUB.ok(f"JupyterHub {version} answers at {url}.")
-    return HUB.missing(
+        return ok(f"JupyterHub {version} answers at {url}.")
+    return missing(
         f"The hub does not answer at {url} within {_TIMEOUT_S:.0f} s.",
         f"curl -m 5 {url}  # on the hub: a firewall, or c.JupyterHub.hub_connect_ip",
     )

@@ -12,12 +12,7 @@ from gipfel_cluster.broker.context import find_runtime
 from gipfel_cluster.engines.bubblewrap import NAMESPACES_REFUSED
 from gipfel_cluster.model import GipfelError
 
-from .examine import Finding, Machine, ProbeTopic
-
-SYSTEM = ProbeTopic(name="system", group="Versions")
-PACKAGES = ProbeTopic(name="packages", group="Versions")
-TRAINING = ProbeTopic(name="torch", group="Versions")
-PROGRAMS = ProbeTopic(name="programs", group="Versions")
+from .examine import Finding, Machine, missing, not_applicable, ok, warning
 
 #: Minimum kernel version for overlay mounts in user namespaces.
 _KERNEL = (5, 11)
@@ -31,10 +26,6 @@ _PROGRAMS = (
     ("node", "--version"),
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
-NAMESPACES = ProbeTopic(name="user namespaces", group="Containers")
-FUSE = ProbeTopic(name="FUSE", group="Containers")
-SUBORDINATE = ProbeTopic(name="subordinate ids", group="Containers")
-RUNTIME = ProbeTopic(name="runtime", group="Containers")
 
 _DEFAULT_ENGINE = "bubblewrap"
 _PROBE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
@@ -47,9 +38,9 @@ _INSTALL = {
 }
 #: Kernel settings, each with the value that disables user namespaces, and the setting that enables them.
 _SYSCTLS = (
-    ("/proc/sys/user/max_user_namespaces", 0, "user.max_user_namespaces=65536"),
-    ("/proc/sys/kernel/unprivileged_userns_clone", 0, "kernel.unprivileged_userns_clone=1"),
-    ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 1,
+    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=65536"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
      "kernel.apparmor_restrict_unprivileged_userns=0"),
 )  # fmt: skip
 
@@ -64,11 +55,11 @@ def system(machine: Machine) -> Finding:
     text = f"{distribution}, kernel {release}, {platform.machine()}, {libc}, {python}."
     numbers = tuple(int(each) for each in re.findall(r"\d+", release)[:2])
     if numbers and numbers < _KERNEL and not machine.in_container:
-        return SYSTEM.warning(
+        return warning(
             f"{text} Containers without root need Linux 5.11 or newer.",
             "Boot a newer kernel, or use the engine podman as root.",
         )
-    return SYSTEM.ok(text)
+    return ok(text)
 
 
 def packages(machine: Machine) -> Finding:  # noqa: ARG001 - those of this interpreter
@@ -76,7 +67,7 @@ def packages(machine: Machine) -> Finding:  # noqa: ARG001 - those of this inter
     try:
         requirements = [Requirement(each) for each in importlib.metadata.requires("gipfel") or ()]
     except (importlib.metadata.PackageNotFoundError, InvalidRequirement):
-        return PACKAGES.missing("gipfel is not installed in this environment.", "pip install gipfel")
+        return missing("gipfel is not installed in this environment.", "pip install gipfel")
     extras = tuple(each for each in ("lab", "hub") if _has_extra(requirements, each))
     unsatisfied = [
         f"{each.name} {found or 'is missing'}"
@@ -86,12 +77,12 @@ def packages(machine: Machine) -> Finding:  # noqa: ARG001 - those of this inter
     ]
     if unsatisfied:
         extra = f"[{','.join(extras)}]" if extras else ""
-        return PACKAGES.missing(
+        return missing(
             f"gipfel {version_of('gipfel')} requires other versions of: {', '.join(unsatisfied)}.",
             f"pip install --upgrade 'gipfel{extra}'",
         )
     found = ", ".join(f"{name} {version_of(name)}" for name in _NAMED if version_of(name))
-    return PACKAGES.ok(f"gipfel {version_of('gipfel')}, {found}.")
+    return ok(f"gipfel {version_of('gipfel')}, {found}.")
 
 
 def _has_extra(requirements: list[Requirement], extra: str) -> bool:
@@ -117,14 +108,12 @@ def training(machine: Machine) -> Finding:
     """Check for torch, which launches without an EDF use from this environment."""
     version = version_of("torch")
     if not version and machine.in_container:
-        return TRAINING.not_applicable(
-            "torch is not in the runtime's Python; launches and kernels use the image's."
-        )
+        return not_applicable("torch is not in the runtime's Python; launches and kernels use the image's.")
     if not version:
-        return TRAINING.not_applicable(
+        return not_applicable(
             "torch is not installed here; a launch in an EDF uses the image's.", "pip install 'gipfel[train]'"
         )
-    return TRAINING.ok(f"torch {version}.")
+    return ok(f"torch {version}.")
 
 
 def programs(machine: Machine) -> Finding:
@@ -138,45 +127,40 @@ def programs(machine: Machine) -> Finding:
         number = _NUMBER.search(f"{answer.output}\n{answer.errors}")
         found.append(f"{program} {number[0] if number else 'of an unknown version'}")
     if not found and machine.in_container:
-        return PROGRAMS.not_applicable("The container programs are on the job's node.")
+        return not_applicable("The container programs are on the job's node.")
     if not found:
-        return PROGRAMS.not_applicable("No container program is installed here.")
-    return PROGRAMS.ok(f"{', '.join(found)}.")
+        return not_applicable("No container program is installed here.")
+    return ok(f"{', '.join(found)}.")
 
 
-def engine(name: str) -> tuple[ProbeTopic, Callable[[Machine], Finding]]:
-    """Return topic and probe of an engine; only the engine in ``GIPFEL_ENGINE`` is required."""
-    topic = ProbeTopic(name=f"engine {name}", group="Containers")
-
-    def check(machine: Machine) -> Finding:
-        chosen = machine.environment.get("GIPFEL_ENGINE", "")
-        problem = machine.engines[name]()
-        if problem is None:
-            return topic.ok("Runs containers here.")
-        fix = _INSTALL.get(name, "Install the programs that it needs.")
-        # The probe of user namespaces prints the fix.
-        fix = fix if NAMESPACES_REFUSED not in problem else "See user namespaces below."
-        if chosen == name:
-            return topic.missing(f"{problem} It is selected by GIPFEL_ENGINE.", fix)
-        if not chosen and name == _DEFAULT_ENGINE:
-            return topic.warning(f"{problem} EDFs with an image can't be started.", fix)
-        return topic.not_applicable(problem, fix)
-
-    return topic, check
+def engine(name: str, machine: Machine) -> Finding:
+    """Check an engine; only the engine in ``GIPFEL_ENGINE`` is required."""
+    chosen = machine.environment.get("GIPFEL_ENGINE", "")
+    problem = machine.engines[name]()
+    if problem is None:
+        return ok("Runs containers here.")
+    fix = _INSTALL.get(name, "Install the programs that it needs.")
+    # The probe of user namespaces prints the fix.
+    fix = fix if NAMESPACES_REFUSED not in problem else "See user namespaces below."
+    if chosen == name:
+        return missing(f"{problem} It is selected by GIPFEL_ENGINE.", fix)
+    if not chosen and name == _DEFAULT_ENGINE:
+        return warning(f"{problem} EDFs with an image can't be started.", fix)
+    return not_applicable(problem, fix)
 
 
 def namespaces(machine: Machine) -> Finding:
     """Try to create the namespaces that a container without root needs."""
     answer = machine.run(_PROBE)
     if answer.ok:
-        return NAMESPACES.ok("This user can create them.")
-    lines = [line for path, disabled_value, line in _SYSCTLS if machine.number(path) == disabled_value]
+        return ok("This user can create them.")
+    lines = [line for path, disabled_value, line in _SYSCTLS if machine.read(path).strip() == disabled_value]
     fix = "; ".join(f"sudo sysctl -w {line}" for line in lines)
     quoted = " ".join(f"'{line}'" for line in lines)
     persistent = (
         f"   (permanently: printf '%s\\n' {quoted} | sudo tee /etc/sysctl.d/90-gipfel.conf)" if lines else ""
     )
-    return NAMESPACES.warning(
+    return warning(
         f"Containers without root can't be created: {answer.error}.",
         fix + persistent or "Inside another container: podman run --security-opt seccomp=unconfined …",
     )
@@ -186,30 +170,30 @@ def fuse(machine: Machine) -> Finding:
     """Check that .sqsh images can be mounted."""
     device = machine.path("/dev/fuse")
     if not device.exists():
-        return FUSE.warning("There is no /dev/fuse, so .sqsh images can't be mounted.", "sudo modprobe fuse")
+        return warning("There is no /dev/fuse, so .sqsh images can't be mounted.", "sudo modprobe fuse")
     if not os.access(device, os.R_OK | os.W_OK):
-        return FUSE.warning(
+        return warning(
             "This user has no access to /dev/fuse, so .sqsh images can't be mounted.",
             "sudo chmod 666 /dev/fuse",
         )
     if machine.which("squashfuse") is None:
-        return FUSE.warning(
+        return warning(
             "squashfuse is not installed, so .sqsh images can't be mounted.", "sudo apt install squashfuse"
         )
-    return FUSE.ok(".sqsh images can be mounted.")
+    return ok(".sqsh images can be mounted.")
 
 
 def subordinate(machine: Machine) -> Finding:
     """Check that this user has subordinate UIDs and GIDs, which podman needs."""
     if machine.uid == 0:
-        return SUBORDINATE.not_applicable("root needs no subordinate IDs.")
+        return not_applicable("root needs no subordinate IDs.")
     owners = {machine.user, str(machine.uid)}
     without = [path for path in ("/etc/subuid", "/etc/subgid") if not _has_range(machine.read(path), owners)]
-    report: Callable[[str, str], Finding] = SUBORDINATE.not_applicable
+    report: Callable[[str, str], Finding] = not_applicable
     if machine.environment.get("GIPFEL_ENGINE") == "podman":
-        report = SUBORDINATE.missing
+        report = missing
     elif machine.which("podman"):
-        report = SUBORDINATE.warning
+        report = warning
     if without:
         ranges = "--add-subuids 100000-165535 --add-subgids 100000-165535"
         return report(
@@ -218,7 +202,7 @@ def subordinate(machine: Machine) -> Finding:
         )
     if machine.which("newuidmap") is None:
         return report("newuidmap is not installed, which the engine podman needs.", "sudo apt install uidmap")
-    return SUBORDINATE.ok("They are in /etc/subuid and /etc/subgid.")
+    return ok("They are in /etc/subuid and /etc/subgid.")
 
 
 def _has_range(text: str, owners: set[str]) -> bool:
@@ -231,11 +215,10 @@ def runtime(machine: Machine) -> Finding:
     try:
         found = find_runtime("", {"HOME": machine.home, **machine.environment})
     except GipfelError as error:
-        report: Callable[[str, str], Finding] = RUNTIME.missing if chosen else RUNTIME.warning
-        return report(error.problem, error.fix)
+        return (missing if chosen else warning)(error.problem, error.fix)
     if found is None:
-        return RUNTIME.warning(
+        return warning(
             "There is no runtime, so images without Jupyter can't serve notebooks.",
             "gipfel runtime build ~/.gipfel/runtime",
         )
-    return RUNTIME.ok(f"{found.root}, gipfel {found.version}.")
+    return ok(f"{found.root}, gipfel {found.version}.")

@@ -7,12 +7,15 @@ import shutil
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from gipfel_cluster.engines import engine_missing, engine_names
 from gipfel_cluster.model import Frozen, GipfelError, one_line
@@ -121,11 +124,6 @@ class Machine:
         except OSError:
             return ""
 
-    def number(self, absolute: str) -> int | None:
-        """Return the number in a file of ``/proc``; None if there is none."""
-        text = self.read(absolute).strip()
-        return int(text) if text.lstrip("-").isdecimal() else None
-
 
 def run_locally(
     argv: Sequence[str], environment: Mapping[str, str], *, limit: float = COMMAND_SECONDS
@@ -140,42 +138,42 @@ def run_locally(
     return Answer(code=done.code, output=done.output, errors=done.errors)
 
 
+#: A text that may come from a command, made one line.
+_Line = Annotated[str, AfterValidator(one_line)]
+
+
 class Finding(Frozen):
-    """Result of one probe: ``message`` describes the state, ``fix`` is how to correct it."""
+    """Result of one probe: ``message`` describes the state, ``fix`` is how to correct it.
 
-    name: str
-    group: str
+    `ok`, `missing`, `warning` and `not_applicable` make findings, to which `examine` adds the probe's name
+    and group.
+    """
+
+    name: str = ""
+    group: str = ""
     status: Status
-    message: str
-    fix: str = ""
+    message: _Line
+    fix: _Line = ""
 
 
-class ProbeTopic(Frozen):
-    """Name and group of a probe, with methods that create its findings."""
+def ok(message: str) -> Finding:
+    """Return the finding that the examined thing works."""
+    return Finding(status="ok", message=message)
 
-    name: str
-    group: str
 
-    def ok(self, message: str) -> Finding:
-        """Return the finding that the examined thing works."""
-        return self._finding("ok", message, "")
+def missing(message: str, fix: str) -> Finding:
+    """Return the finding that something required does not work."""
+    return Finding(status="missing", message=message, fix=fix)
 
-    def missing(self, message: str, fix: str) -> Finding:
-        """Return the finding that something required does not work."""
-        return self._finding("missing", message, fix)
 
-    def warning(self, message: str, fix: str) -> Finding:
-        """Return the finding that something optional does not work, or will fail soon."""
-        return self._finding("warning", message, fix)
+def warning(message: str, fix: str) -> Finding:
+    """Return the finding that something optional does not work, or will fail soon."""
+    return Finding(status="warning", message=message, fix=fix)
 
-    def not_applicable(self, message: str, fix: str = "") -> Finding:
-        """Return the finding that the examined thing is not needed here; ``fix`` says how to set it up."""
-        return self._finding("not applicable", message, fix)
 
-    def _finding(self, status: Status, message: str, fix: str) -> Finding:
-        return Finding(
-            name=self.name, group=self.group, status=status, message=one_line(message), fix=one_line(fix)
-        )
+def not_applicable(message: str, fix: str = "") -> Finding:
+    """Return the finding that the examined thing is not needed here; ``fix`` says how to set it up."""
+    return Finding(status="not applicable", message=message, fix=fix)
 
 
 class Examination(Frozen):
@@ -199,53 +197,49 @@ PROBE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Probe:
-    """Topic and function of a probe."""
+    """Name, group and function of a probe."""
 
-    topic: ProbeTopic
+    name: str
+    group: str
     check: Callable[[Machine], Finding]
 
 
 def examine(machine: Machine, probes: Iterable[Probe], *, seconds: float = PROBE_SECONDS) -> Examination:
     """Run every probe; one that raises or takes longer than ``seconds`` becomes a finding."""
-    running = [_Running(probe, machine) for probe in probes]
-    deadline = time.monotonic() + seconds
-    return Examination(findings=tuple(each.finding(deadline, seconds) for each in running))
-
-
-class _Running:
-    """Probe that runs in a separate thread, because an unresponsive file system may block it forever."""
-
-    def __init__(self, probe: Probe, machine: Machine) -> None:
-        self._probe = probe
-        self._machine = machine
-        self._found: Finding | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True, name=probe.topic.name)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._found = self._probe.check(self._machine)
-        except Exception as error:  # noqa: BLE001 - the results of the other probes must not be lost
-            self._found = self._probe.topic.warning(f"The probe failed: {type(error).__name__}: {error}.", "")
-
-    def finding(self, deadline: float, seconds: float) -> Finding:
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        return self._found or self._probe.topic.missing(
-            f"No result within {seconds:.0f} s: a file system or a program hangs.",
-            "Check for a mount that does not answer: timeout 5 df",
+    running = {_start(probe, machine): probe for probe in probes}
+    wait(running, seconds)
+    late = missing(
+        f"No result within {seconds:.0f} s: a file system or a program hangs.",
+        "Check for a mount that does not answer: timeout 5 df",
+    )
+    return Examination(
+        findings=tuple(
+            (found.result() if found.done() else late).model_copy(
+                update={"name": probe.name, "group": probe.group}
+            )
+            for found, probe in running.items()
         )
+    )
+
+
+def _start(probe: Probe, machine: Machine) -> Future[Finding]:
+    """Run a probe in a thread that this process does not wait for: a file system may block it forever."""
+    found: Future[Finding] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(probe.check(machine))
+        except Exception as error:  # noqa: BLE001 - the results of the other probes must not be lost
+            found.set_result(warning(f"The probe failed: {type(error).__name__}: {error}.", ""))
+
+    threading.Thread(target=run, daemon=True, name=probe.name).start()
+    return found
 
 
 _WIDTH = 80
 _NAME_WIDTH = 24
 _SYMBOLS: dict[Status, str] = {"ok": "✓", "missing": "✗", "warning": "!", "not applicable": "–"}  # noqa: RUF001 - a dash
 _ASCII_SYMBOLS: dict[Status, str] = {"ok": "+", "missing": "x", "warning": "!", "not applicable": "-"}
-_PREFIXES: dict[Status, str] = {
-    "ok": "",
-    "missing": "missing: ",
-    "warning": "warning: ",
-    "not applicable": "",
-}
 #: Colour of a status on a terminal, empty for none.
 STATUS_COLOURS: dict[Status, str] = {
     "ok": "green",
@@ -263,32 +257,28 @@ def format_lines(examination: Examination, *, plain: bool = False) -> Iterator[t
     plain
         Whether to use ASCII characters only.
     """
-    group = ""
-    for finding in examination.findings:
-        if finding.group != group:
-            if group:
-                yield "", None
-            group = finding.group
-            yield group, None
-        yield from _finding_lines(finding, plain=plain)
-    yield "", None
+    for group, findings in groupby(examination.findings, key=lambda finding: finding.group):
+        yield group, None
+        for finding in findings:
+            yield from _finding_lines(finding, plain=plain)
+        yield "", None
     yield from ((line, None) for line in textwrap.wrap(summary(examination), _WIDTH))
 
 
 def summary(examination: Examination) -> str:
     """Return in one line whether anything required is missing."""
-    missing, warnings = examination.of("missing"), examination.of("warning")
+    names = ", ".join(each.name for each in examination.of("missing"))
+    warnings = examination.of("warning")
     rest = f" Warnings: {len(warnings)}." if warnings else ""
-    if missing:
-        return f"Missing: {', '.join(each.name for each in missing)}.{rest}"
-    return f"Nothing required is missing.{rest}"
+    return f"Missing: {names}.{rest}" if names else f"Nothing required is missing.{rest}"
 
 
 def _finding_lines(finding: Finding, *, plain: bool) -> Iterator[tuple[str, Status | None]]:
     symbol = (_ASCII_SYMBOLS if plain else _SYMBOLS)[finding.status]
     indent = " " * (_NAME_WIDTH + 4)
+    prefix = f"{finding.status}: " if finding.status in {"missing", "warning"} else ""
     message = textwrap.wrap(
-        f"{_PREFIXES[finding.status]}{finding.message}",
+        prefix + finding.message,
         _WIDTH - len(indent),
         break_long_words=False,
         break_on_hyphens=False,

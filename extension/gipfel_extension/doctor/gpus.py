@@ -7,7 +7,6 @@ document. It runs as a separate process because a driver may hang or crash.
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 
 from pydantic import ValidationError
 
@@ -16,11 +15,7 @@ from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.sources import open_source
 
 from .cluster import read_record
-from .examine import Finding, Machine, ProbeTopic
-
-NVML = ProbeTopic(name="NVIDIA (NVML)", group="GPUs")
-PROFILING = ProbeTopic(name="SM and tensor activity", group="GPUs")
-AMD = ProbeTopic(name="AMD", group="GPUs")
+from .examine import Finding, Machine, missing, not_applicable, ok, warning
 
 _NONE = "There is no NVIDIA GPU here. The saturation panel offers a simulated source."
 
@@ -39,21 +34,21 @@ def nvml(machine: Machine) -> Finding:
     if not _has_nvidia(machine):
         requested = _requested_gpus(machine)
         if requested and not machine.path("/dev/kfd").exists():
-            return NVML.missing(
+            return missing(
                 f"This job requested {requested} GPU{'' if requested == 1 else 's'}, but no GPU is visible.",
                 "Start it again on a node with GPUs, where nvidia-smi lists them.",
             )
-        return NVML.not_applicable(_NONE)
+        return not_applicable(_NONE)
     if machine.environment.get("CUDA_VISIBLE_DEVICES") == "":
-        return NVML.not_applicable(
+        return not_applicable(
             "This server was started without a GPU (CUDA_VISIBLE_DEVICES is empty).",
             "Request one in the spawn form.",
         )
     opened = _open(machine, "nvml")
     if opened.problem:
-        return NVML.missing(opened.problem, _driver_fix(opened))
+        return missing(opened.problem, _driver_fix(opened))
     models = Counter(opened.gpus)
-    return NVML.ok(", ".join(f"{count} x {model}" for model, count in models.items()) + ".")
+    return ok(", ".join(f"{count} x {model}" for model, count in models.items()) + ".")
 
 
 def _requested_gpus(machine: Machine) -> int:
@@ -65,16 +60,16 @@ def _requested_gpus(machine: Machine) -> int:
 def profiling(machine: Machine) -> Finding:
     """Check for profiling metrics, by NVML's GPM or by DCGM."""
     if not _has_nvidia(machine) or machine.environment.get("CUDA_VISIBLE_DEVICES") == "":
-        return PROFILING.not_applicable("There is no NVIDIA GPU to measure.")
+        return not_applicable("There is no NVIDIA GPU to measure.")
     opened = _open(machine, "nvml")
     if opened.problem:
-        return PROFILING.not_applicable("NVML can't be opened.")
+        return not_applicable("NVML can't be opened.")
     if "gpm" in opened.name:
-        return PROFILING.ok("Measured by GPM, a part of NVML.")
+        return ok("Measured by GPM, a part of NVML.")
     dcgm = _open(machine, "dcgm")
     if not dcgm.problem:
-        return PROFILING.ok("Measured by DCGM, which is running here.")
-    return PROFILING.warning(
+        return ok("Measured by DCGM, which is running here.")
+    return warning(
         f"Only utilization can be measured: these GPUs have no GPM (it needs Hopper). DCGM: {dcgm.problem}",
         "sudo apt install datacenter-gpu-manager && sudo systemctl enable --now nvidia-dcgm",
     )
@@ -83,12 +78,11 @@ def profiling(machine: Machine) -> Finding:
 def amd(machine: Machine) -> Finding:
     """Count the AMD GPUs that are visible to this process."""
     if not machine.path("/dev/kfd").exists():
-        return AMD.not_applicable("There is no AMD GPU here.")
+        return not_applicable("There is no AMD GPU here.")
     opened = _open(machine, "amdsmi")
     if opened.problem:
-        refuse: Callable[[str, str], Finding] = AMD.warning
-        return refuse(opened.problem, opened.fix or "pip install amdsmi  # the version of your ROCm")
-    return AMD.ok(", ".join(f"{n} x {model}" for model, n in Counter(opened.gpus).items()) + ".")
+        return warning(opened.problem, opened.fix or "pip install amdsmi  # the version of your ROCm")
+    return ok(", ".join(f"{n} x {model}" for model, n in Counter(opened.gpus).items()) + ".")
 
 
 def _has_nvidia(machine: Machine) -> bool:
