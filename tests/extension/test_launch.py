@@ -26,7 +26,7 @@ from gipfel_extension.training.launches.allocation import (
     launches_in_job,
 )
 from gipfel_extension.training.launches.attempt import addresses_of
-from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt, launcher_of
+from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt
 from gipfel_extension.training.launches.logs import launch_logs, read_progress
 from gipfel_extension.training.record import (
     LaunchState,
@@ -68,13 +68,13 @@ def test_the_first_node_of_odd_lists_hosts_the_store(text: str, nodes: tuple[str
     assert found == nodes
     addresses = tuple(f"10.1.0.{index + 1}" for index in range(len(found)))
     attempt = Attempt(nodes=found, addresses=addresses, port=20001, ranks_per_node=2, nodes_min=len(found))
-    command = launcher_of("torchrun").command(attempt, len(found) - 1)
+    command = LAUNCHERS["torchrun"].command(attempt, len(found) - 1)
     assert "--rdzv-endpoint=10.1.0.1:20001" in command
     assert f"--local-addr={addresses[-1]}" in command
 
 
 def test_torchrun_is_told_who_hosts_and_what_may_leave() -> None:
-    torchrun = launcher_of("torchrun")
+    torchrun = LAUNCHERS["torchrun"]
     first, second = (torchrun.command(_attempt(nodes_min=1, restarts=3), rank) for rank in (0, 1))
     assert first[:3] == ("{python}", "{program}", "torch.distributed.run")
     assert {"--nnodes=1:2", "--max-restarts=3"} <= set(first)
@@ -87,7 +87,7 @@ def test_torchrun_is_told_who_hosts_and_what_may_leave() -> None:
 
 
 def test_accelerate_and_srun_get_no_room_for_a_guess() -> None:
-    words = launcher_of("accelerate").command(_attempt(), 1)
+    words = LAUNCHERS["accelerate"].command(_attempt(), 1)
     for word in (
         "--machine_rank=1",
         "--num_processes=8",
@@ -95,7 +95,7 @@ def test_accelerate_and_srun_get_no_room_for_a_guess() -> None:
         "--rdzv_backend=static",
     ):
         assert word in words
-    assert launcher_of("srun").command(_attempt(), 1) == ("{python}", "{program}", "rank")
+    assert LAUNCHERS["srun"].command(_attempt(), 1) == ("{python}", "{program}", "rank")
     assert set(LAUNCHERS) == {"torchrun", "srun", "accelerate"}
 
 
@@ -326,7 +326,7 @@ def test_a_rendezvous_of_strangers_is_never_unpickled(key: str, tmp_path: Path) 
     store.set("torch.rendezvous.gipfel", forged)
     attempt = _attempt(1, addresses=("127.0.0.1",), port=store.port, ranks_per_node=1, join_s=20)
     # This node does not host the store: the stranger does.
-    words = [word.replace("is_host=1", "is_host=0") for word in launcher_of("torchrun").command(attempt, 0)]
+    words = [word.replace("is_host=1", "is_host=0") for word in LAUNCHERS["torchrun"].command(attempt, 0)]
     known = {"{python}": sys.executable, "{program}": str(program)}
     done = subprocess.run(
         [known.get(word, word) for word in words],

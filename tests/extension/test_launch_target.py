@@ -13,7 +13,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.directory import parent_directory
 from gipfel_cluster.workloads.submission import submission_context
 from gipfel_extension.training.launch import DryRun, launch
-from gipfel_extension.training.launches.launchers import Attempt, launcher_of
+from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt
 from gipfel_extension.training.launches.planning import plan_launch, shown_command, started_command
 from gipfel_extension.training.record import LAUNCHES
 from gipfel_extension.training.record.spec import LaunchSpec
@@ -203,7 +203,7 @@ def test_a_launch_that_has_begun_shows_what_was_executed(tmp_path: Path) -> None
     assert "--rdzv-endpoint=127.0.0.1:PORT" in shown_command(plan)
     assert not started_command(plan, folder)
     attempt = Attempt(nodes=("n7",), addresses=("127.0.0.1",), port=21234, ranks_per_node=2)
-    content = {"nodes": ["n7"], "commands": [launcher_of("torchrun").command(attempt, 0)]}
+    content = {"nodes": ["n7"], "commands": [LAUNCHERS["torchrun"].command(attempt, 0)]}
     (folder / "attempt.json").write_text(json.dumps(content))
     shown = started_command(plan, folder)
     assert "--rdzv-endpoint=127.0.0.1:21234" in shown

@@ -19,7 +19,7 @@ from gipfel_cluster.workloads.directory import MAX_BYTES
 
 from ..record import LaunchState
 from ..record.spec import LaunchPlan
-from .launchers import Attempt, launcher_of
+from .launchers import LAUNCHERS, Attempt
 
 PROGRAM_FILE, PROBE_FILE, ATTEMPT_FILE = "program.py", "probe.py", "attempt.json"
 # Delay in seconds before the step of a node that left is restarted; by then the others run without it.
@@ -168,7 +168,7 @@ class RunningAttempt:
         self._setting = setting
         self._environment = environment
         self._gpus = dict(state.gpus)
-        self._launcher = launcher_of(plan.spec.launcher)
+        self._launcher = LAUNCHERS[plan.spec.launcher]
         self._max_rejoins = plan.spec.restarts if self._launcher.restarts_itself else 0
         self._attempt = self._meeting(state, restarts)
         self._key = secrets.token_hex(32)

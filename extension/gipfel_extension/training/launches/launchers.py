@@ -1,7 +1,7 @@
 """Launchers of ranks (torchrun, srun, accelerate): the command that starts them on a node."""
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -42,109 +42,79 @@ class Attempt(Frozen):
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
-class Launcher(Protocol):
-    """Interface of a launcher."""
+def _torchrun(attempt: Attempt, node_rank: int) -> tuple[str, ...]:
+    """Return the argv of ``torch.distributed.run``, started through `PROGRAM` with the ranks' own Python.
 
-    name: str
-    #: ``node``: one process on each node starts the ranks; ``rank``: Slurm starts each rank.
+    The node that hosts the store gets ``is_host=1``, because torch would otherwise compare host names, which
+    differ on many clusters. Source: ``_matches_machine_hostname`` in torch's ``elastic/rendezvous/utils.py``.
+    """
+    most = len(attempt.nodes)
+    nodes = str(most) if attempt.nodes_min == most else f"{attempt.nodes_min}:{most}"
+    is_host = int(node_rank == 0)
+    return (
+        SAME_PYTHON,
+        PROGRAM,
+        "torch.distributed.run",
+        f"--nnodes={nodes}",
+        f"--nproc-per-node={attempt.ranks_per_node}",
+        "--rdzv-backend=gipfel",
+        f"--rdzv-endpoint={attempt.endpoint}",
+        f"--rdzv-id={attempt.run_id}",
+        f"--rdzv-conf=is_host={is_host},join_timeout={attempt.join_s},last_call_timeout={attempt.join_timeout_s:g}",
+        f"--local-addr={attempt.addresses[node_rank]}",
+        f"--max-restarts={attempt.restarts}",
+        "--monitor-interval=0.5",
+        *(["--numa-binding=node"] if attempt.gpu_bound else []),
+        PROGRAM,
+        "rank",
+    )
+
+
+def _srun(_attempt: Attempt, _node_rank: int) -> tuple[str, ...]:
+    """Return the argv of every rank; `rank_program` sets RANK and the other variables from the task ID."""
+    return (SAME_PYTHON, PROGRAM, "rank")
+
+
+def _accelerate(attempt: Attempt, node_rank: int) -> tuple[str, ...]:
+    """Return the argv of ``accelerate launch`` with a static rendezvous."""
+    ranks = len(attempt.nodes) * attempt.ranks_per_node
+    return (
+        SAME_PYTHON,
+        "-m",
+        "accelerate.commands.launch",
+        # Needed for several processes, even without GPUs.
+        *(["--multi_gpu"] if ranks > 1 else []),
+        f"--num_machines={len(attempt.nodes)}",
+        f"--num_processes={ranks}",
+        f"--machine_rank={node_rank}",
+        f"--main_process_ip={attempt.addresses[0]}",
+        f"--main_process_port={attempt.port}",
+        "--rdzv_backend=static",
+        "--same_network",
+        "--mixed_precision=no",
+        "--dynamo_backend=no",
+        PROGRAM,
+        "rank",
+    )
+
+
+class Launcher(NamedTuple):
+    """A launcher.
+
+    ``per`` is ``node`` if one process on each node starts the ranks, ``rank`` if Slurm starts each rank.
+    ``command`` returns the argv on the node of an index, with the placeholders `SAME_PYTHON` and `PROGRAM`.
+    ``needs`` are packages that the image's Python must have.
+    """
+
     per: Literal["node", "rank"]
-    #: True if the launcher restarts failed ranks itself.
-    restarts_itself: bool
-    #: Packages that the image's Python must have.
-    needs: tuple[str, ...]
-
-    def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:
-        """Return the argv on a node, with the placeholders `SAME_PYTHON` and `PROGRAM`."""
-
-
-class Torchrun:
-    """``torch.distributed.run`` on each node, started through `PROGRAM` with the ranks' own Python."""
-
-    name: str = "torchrun"
-    per: Literal["node", "rank"] = "node"
-    restarts_itself: bool = True
-    needs: tuple[str, ...] = ("torch",)
-
-    def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:
-        """Return the argv on a node.
-
-        The node that hosts the store gets ``is_host=1``, because torch would otherwise compare host names,
-        which differ on many clusters. Source: ``_matches_machine_hostname`` in torch's
-        ``elastic/rendezvous/utils.py``.
-        """
-        most = len(attempt.nodes)
-        nodes = str(most) if attempt.nodes_min == most else f"{attempt.nodes_min}:{most}"
-        is_host = int(node_rank == 0)
-        return (
-            SAME_PYTHON,
-            PROGRAM,
-            "torch.distributed.run",
-            f"--nnodes={nodes}",
-            f"--nproc-per-node={attempt.ranks_per_node}",
-            "--rdzv-backend=gipfel",
-            f"--rdzv-endpoint={attempt.endpoint}",
-            f"--rdzv-id={attempt.run_id}",
-            f"--rdzv-conf=is_host={is_host},join_timeout={attempt.join_s},last_call_timeout={attempt.join_timeout_s:g}",
-            f"--local-addr={attempt.addresses[node_rank]}",
-            f"--max-restarts={attempt.restarts}",
-            "--monitor-interval=0.5",
-            *(["--numa-binding=node"] if attempt.gpu_bound else []),
-            PROGRAM,
-            "rank",
-        )
-
-
-class Srun:
-    """One Slurm task for each rank; `rank_program` sets RANK and the other variables from the task ID."""
-
-    name: str = "srun"
-    per: Literal["node", "rank"] = "rank"
-    restarts_itself: bool = False
+    command: Callable[[Attempt, int], tuple[str, ...]]
     needs: tuple[str, ...] = ()
-
-    def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:  # noqa: ARG002 - the Protocol's
-        """Return the argv of every rank."""
-        return (SAME_PYTHON, PROGRAM, "rank")
-
-
-class Accelerate:
-    """``accelerate launch`` on each node, with a static rendezvous."""
-
-    name: str = "accelerate"
-    per: Literal["node", "rank"] = "node"
     restarts_itself: bool = False
-    needs: tuple[str, ...] = ("torch", "accelerate")
-
-    def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:
-        """Return the argv on a node."""
-        ranks = len(attempt.nodes) * attempt.ranks_per_node
-        return (
-            SAME_PYTHON,
-            "-m",
-            "accelerate.commands.launch",
-            # Needed for several processes, even without GPUs.
-            *(["--multi_gpu"] if ranks > 1 else []),
-            f"--num_machines={len(attempt.nodes)}",
-            f"--num_processes={ranks}",
-            f"--machine_rank={node_rank}",
-            f"--main_process_ip={attempt.addresses[0]}",
-            f"--main_process_port={attempt.port}",
-            "--rdzv_backend=static",
-            "--same_network",
-            "--mixed_precision=no",
-            "--dynamo_backend=no",
-            PROGRAM,
-            "rank",
-        )
+    """True if it restarts failed ranks itself."""
 
 
-LAUNCHERS: dict[str, Callable[[], Launcher]] = {
-    "torchrun": Torchrun,
-    "srun": Srun,
-    "accelerate": Accelerate,
+LAUNCHERS = {
+    "torchrun": Launcher("node", _torchrun, ("torch",), restarts_itself=True),
+    "srun": Launcher("rank", _srun),
+    "accelerate": Launcher("node", _accelerate, ("torch", "accelerate")),
 }
-
-
-def launcher_of(name: str) -> Launcher:
-    """Return the launcher with a name in `LAUNCHERS`."""
-    return LAUNCHERS[name]()

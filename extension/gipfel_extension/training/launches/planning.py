@@ -31,7 +31,7 @@ from ..record import MAX_BYTES
 from ..record.spec import LaunchPlan, LaunchSpec, cell_notebook, mounts_of
 from .allocation import VETTING_PROTOCOL, excluded_nodes
 from .attempt import ATTEMPT_FILE
-from .launchers import Attempt, launcher_of
+from .launchers import LAUNCHERS, Attempt
 
 # Commands that users may type before a script.
 _STARTERS = re.compile(r"python[0-9.]*|torchrun|accelerate|srun")
@@ -279,7 +279,7 @@ def shown_command(
         Argv of the launcher on each node, and names of the nodes; before the first start NODE0, NODE1 and
         PORT are placeholders.
     """
-    spec, launcher = plan.spec, launcher_of(plan.spec.launcher)
+    spec, launcher = plan.spec, LAUNCHERS[plan.spec.launcher]
     started, names = bool(names), names or tuple(f"NODE{index}" for index in range(spec.nodes))
     attempt = Attempt(
         nodes=names,

@@ -15,7 +15,7 @@ from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.workloads.quota import check_limits
 
-from ..launches.launchers import launcher_of
+from ..launches.launchers import LAUNCHERS
 from ..papermill.notebook_file import find_kernel, is_native, requested_kernel
 from .context import CheckOutcome, Context
 
@@ -94,7 +94,7 @@ def check_image(context: Context) -> CheckOutcome | None:
             else "Activate an environment whose Python starts.",
         )
     packages = context.probe.packages
-    needed = launcher_of(context.plan.spec.launcher).needs
+    needed = LAUNCHERS[context.plan.spec.launcher].needs
     absent = [name for name in needed if not packages.get(name)]
     whose = "The image's Python" if contained else "Python"
     if absent:
@@ -125,7 +125,7 @@ def check_network(context: Context) -> CheckOutcome | None:
     engine = "host"
     if context.contained:
         engine = (context.probe.engine if context.probe else "") or plan.engine or "bubblewrap"
-    tasks = spec.gpus_per_node if launcher_of(spec.launcher).per == "rank" else 1
+    tasks = spec.gpus_per_node if LAUNCHERS[spec.launcher].per == "rank" else 1
     problem = gate_problem(engine, nodes=spec.nodes, tasks=tasks)
     if not problem:
         return CheckOutcome(

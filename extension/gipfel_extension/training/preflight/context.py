@@ -17,7 +17,7 @@ from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.workloads.submission import SubmissionContext
 
 from ..launches.attempt import PROBE_FILE
-from ..launches.launchers import launcher_of
+from ..launches.launchers import LAUNCHERS
 from ..record.spec import LaunchPlan
 
 _LIMIT_S = 60.0
@@ -71,7 +71,7 @@ def run_probe(
     plan: LaunchPlan, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ProbeResult | None, str]:
     """Run the probe and return its result, or None and the reason."""
-    packages = {"torch", *launcher_of(plan.spec.launcher).needs}
+    packages = {"torch", *LAUNCHERS[plan.spec.launcher].needs}
     if plan.spec.kind in {"notebook", "cell"}:
         packages.add("ipykernel")
     question: dict[str, Any] = {
