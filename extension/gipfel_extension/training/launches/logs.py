@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen
+from gipfel_cluster.regular_files import read_tail_lines
 from gipfel_cluster.workloads.logs import LogFiles, LogLine
 
-from ...telemetry.files import open_log, read_tail
+from ...telemetry.files import open_log
 from ..record import LaunchState
 
 if TYPE_CHECKING:
@@ -211,11 +212,12 @@ class Progress(Frozen):
 
 def read_progress(folder: Path, state: LaunchState) -> Progress:
     """Read the end of the launch's metrics, else of the metrics in its run since the launch started."""
-    for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
-        found = _last(path, folder, state) if path is not None else None
-        if found is not None:
-            return found
-    return Progress()
+    lines = _lowest_rank(folder, state, _TAIL_BYTES)
+    if not lines:
+        return Progress()
+    values = {name: value for _, numbers in lines for name, value in numbers.items()}
+    total = next((values[name] for name in _TOTALS if name in values), None)
+    return Progress(values=values, step=values.get("step"), total=total, time_ns=lines[-1][0])
 
 
 class TrainingCurve(Frozen):
@@ -232,14 +234,35 @@ class TrainingCurve(Frozen):
 
 def read_training_curve(folder: Path, state: LaunchState) -> TrainingCurve:
     """Read the end of the metrics of the lowest rank that logs: those of the launch, else of its run."""
+    lines = _lowest_rank(folder, state, _CURVE_TAIL_BYTES)
+    steps = [(time_ns, values["step"]) for time_ns, values in lines if "step" in values]
+    losses = [
+        (values.get("step", float(number)), next(values[name] for name in _LOSSES if name in values))
+        for number, (_, values) in enumerate(lines)
+        if not values.keys().isdisjoint(_LOSSES)
+    ]
+    recent = steps[-_RECENT_LINES:]
+    steps_per_s = None
+    if len(recent) > 1 and recent[-1][0] > recent[0][0] and recent[-1][1] > recent[0][1]:
+        steps_per_s = (recent[-1][1] - recent[0][1]) / ((recent[-1][0] - recent[0][0]) / 1e9)
+        # The difference of two finite numbers may overflow.
+        steps_per_s = steps_per_s if math.isfinite(steps_per_s) else None
+    found = [(name, values[name]) for _, values in lines for name in RATES if name in values]
+    rate_name, rate = found[-1] if found else ("", None)
+    every = max(1, -(-len(losses) // _MAX_POINTS))
+    return TrainingCurve(
+        losses=tuple(losses[::-every][::-1]), steps_per_s=steps_per_s, rate=rate, rate_name=rate_name
+    )
+
+
+def _lowest_rank(folder: Path, state: LaunchState, max_bytes: int) -> list[tuple[int, dict[str, float]]]:
+    """Return times and numbers of the lowest rank at the end of the launch's metrics, else of its run's."""
     for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
-        ranks: dict[int, list[tuple[int, dict[str, float]]]] = {}
-        lines = metric_lines(path, folder, state, max_bytes=_CURVE_TAIL_BYTES) if path is not None else []
-        for rank, time_ns, values in lines:
-            ranks.setdefault(rank, []).append((time_ns, values))
-        if ranks:
-            return _training_curve(ranks[min(ranks)])
-    return TrainingCurve()
+        lines = metric_lines(path, folder, state, max_bytes=max_bytes) if path is not None else []
+        if lines:
+            lowest = min(rank for rank, _, _ in lines)
+            return [(time_ns, numbers) for rank, time_ns, numbers in lines if rank == lowest]
+    return []
 
 
 def metric_lines(path: Path, folder: Path, state: LaunchState, *, max_bytes: int) -> list[MetricLine]:
@@ -250,7 +273,7 @@ def metric_lines(path: Path, folder: Path, state: LaunchState, *, max_bytes: int
     own_lines: list[MetricLine] = []
     unnamed_lines: list[MetricLine] = []
     name = f"{folder.parents[1].name}/{folder.name}"
-    for line in _tail(path, max_bytes):
+    for line in read_tail_lines(path, max_bytes):
         try:
             logged = json.loads(line)
             rank, time_ns = int(logged.get("rank") or 0), int(logged["time_ns"])
@@ -265,44 +288,3 @@ def metric_lines(path: Path, folder: Path, state: LaunchState, *, max_bytes: int
         if (state.started_ns or 0) <= time_ns <= (state.ended_ns or time_ns) and launch in (None, name):
             (unnamed_lines if launch is None else own_lines).append((rank, time_ns, numbers))
     return own_lines or unnamed_lines
-
-
-def _tail(path: Path, max_bytes: int) -> list[bytes]:
-    try:
-        return read_tail(path, max_bytes).splitlines()
-    except OSError:
-        return []
-
-
-def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
-    best: tuple[int, int] | None = None
-    values: dict[str, float] = {}
-    for rank, time_ns, numbers in metric_lines(path, folder, state, max_bytes=_TAIL_BYTES):
-        if best is None or rank <= best[0]:
-            values = numbers if best is None or rank < best[0] else values | numbers
-            best = (rank, time_ns)
-    if best is None:
-        return None
-    total = next((values[name] for name in _TOTALS if name in values), None)
-    return Progress(values=values, step=values.get("step"), total=total, time_ns=best[1])
-
-
-def _training_curve(lines: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
-    steps = [(time_ns, values["step"]) for time_ns, values in lines if "step" in values]
-    losses = [
-        (values.get("step", float(number)), next(values[name] for name in _LOSSES if name in values))
-        for number, (_, values) in enumerate(lines)
-        if not values.keys().isdisjoint(_LOSSES)
-    ]
-    recent = steps[-_RECENT_LINES:]
-    steps_per_s = None
-    if len(recent) > 1 and recent[-1][0] > recent[0][0] and recent[-1][1] > recent[0][1]:
-        steps_per_s = (recent[-1][1] - recent[0][1]) / ((recent[-1][0] - recent[0][0]) / 1e9)
-        # The difference of two finite numbers may overflow.
-        steps_per_s = steps_per_s if math.isfinite(steps_per_s) else None
-    found = [(name, values[name]) for _, values in lines for name in RATES if name in values]
-    rate = found[-1] if found else ("", None)
-    every = max(1, -(-len(losses) // _MAX_POINTS))
-    return TrainingCurve(
-        losses=tuple(losses[::-every][::-1]), steps_per_s=steps_per_s, rate=rate[1], rate_name=rate[0]
-    )
