@@ -50,10 +50,6 @@ export interface IView {
 
 /** Values of the dialog: paths relative to the server's root, and texts as typed (empty: the default). */
 export interface IBatchRequest {
-  readonly path: string;
-  readonly output: string;
-  readonly parameters: Readonly<Record<string, string>>;
-  readonly grid: Readonly<Record<string, string>>;
   readonly scheduler: string;
   readonly edf: string;
   readonly nodes: number;
@@ -65,6 +61,10 @@ export interface IBatchRequest {
   readonly reservation: string;
   readonly memory: string;
   readonly resume: boolean;
+  readonly path: string;
+  readonly output: string;
+  readonly parameters: Readonly<Record<string, string>>;
+  readonly grid: Readonly<Record<string, string>>;
 }
 
 /** Service to start: a blueprint with its parameters as typed; empty values keep the defaults. */

@@ -174,12 +174,19 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 
 
 def _planned(options: dict[str, Any]) -> "NotebookJob":
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from gipfel_cluster.workloads.submission import refused_option  # noqa: PLC0415
+
     from ..training.batch import NotebookOptions, plan_notebook_job  # noqa: PLC0415
     from .launch import gate_of_options  # noqa: PLC0415
 
     options["network"] = gate_of_options(options)
     options["stage"] = stage_of_options(options)
-    notebook_options = NotebookOptions.model_validate(options)
+    try:
+        notebook_options = NotebookOptions.model_validate(options)
+    except ValidationError as error:
+        raise refused_option(error, "job", "See `gipfel submit --help`.") from None
     return plan_notebook_job(notebook_options, environment=os.environ, directory=current_directory())
 
 

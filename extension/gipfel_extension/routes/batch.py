@@ -14,9 +14,8 @@ from gipfel_cluster.scheduler import slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
 from ..telemetry.files import edf_name, read_json
-from ..training.batch import NotebookOptions, plan_notebook_job, scheduler_of
+from ..training.batch import JobOptions, NotebookOptions, plan_notebook_job, scheduler_of
 from ..training.batch.submitted import (
-    SHARED_FIELDS,
     BatchRequest,
     SubmittedNotebook,
     TaskView,
@@ -71,7 +70,7 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
             output=output,
             parameters=tuple(request.parameters.items()),
             grid=tuple(f"{name}={values}" for name, values in request.grid.items()),
-            **request.model_dump(include=SHARED_FIELDS),
+            **request.model_dump(include=set(JobOptions.model_fields)),
         )
         job = await asyncio.to_thread(
             plan_notebook_job, options, environment=os.environ, directory=notebook.parent

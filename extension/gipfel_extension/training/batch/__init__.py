@@ -45,8 +45,24 @@ from ..papermill.values import from_yaml, to_yaml
 _MAX_SPEC_BYTES = 96 << 10  # bytes: Linux limits an environment variable to 128 KiB
 
 
-class NotebookOptions(Frozen):
-    """Options of ``gipfel submit``; an empty text means the default.
+class JobOptions(Frozen):
+    """Options of a batch notebook's job, as typed; an empty text means the default."""
+
+    scheduler: str = Field("", max_length=32)
+    edf: str = Field("", max_length=4096)
+    nodes: int = Field(1, ge=1, le=65536)
+    gpus_per_node: int = Field(0, ge=0, le=1024)
+    time: str = Field("", max_length=20)
+    partition: str = Field("", max_length=128)
+    account: str = Field("", max_length=128)
+    qos: str = Field("", max_length=128)
+    reservation: str = Field("", max_length=128)
+    memory: str = Field("", max_length=10)
+    resume: bool = False
+
+
+class NotebookOptions(JobOptions):
+    """Options of ``gipfel submit``.
 
     ``parameters`` (-p), ``parameters_raw`` (-r), ``parameters_yaml`` (-y) and ``parameters_file`` (-f) are
     texts as typed. ``grid`` has the axes in the syntax of `read_axis`. ``max_parallel`` is the largest number
@@ -62,21 +78,10 @@ class NotebookOptions(Frozen):
     parameters_file: tuple[str, ...] = ()
     grid: tuple[str, ...] = ()
     max_parallel: int = Field(0, ge=0)
-    resume: bool = False
     strict: bool = False
     kernel: str = ""
-    edf: str = ""
     network: Gate | None = None
     stage: StageRequest | None = None
-    nodes: int = Field(1, ge=1)
-    gpus_per_node: int = Field(0, ge=0)
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    reservation: str = ""
-    memory: str = ""
-    time: str = ""
-    scheduler: str = ""
     engine: str = ""
     runtime: str = ""
     cluster: str = ""
@@ -307,22 +312,8 @@ def _command(files: _Files, options: NotebookOptions) -> tuple[str, ...]:
 def _record_options(
     options: NotebookOptions, files: _Files, yaml_texts: Mapping[str, str], grid: Grid
 ) -> dict[str, object]:
-    recorded = options.model_dump(
-        mode="json",
-        include={
-            "kernel",
-            "edf",
-            "nodes",
-            "partition",
-            "account",
-            "qos",
-            "reservation",
-            "memory",
-            "time",
-            "resume",
-        },
-    )
-    return recorded | {
+    names = {*JobOptions.model_fields, "kernel"} - {"scheduler", "gpus_per_node"}
+    return options.model_dump(mode="json", include=names) | {
         "gpus": options.gpus_per_node,
         "notebook": str(files.notebook),
         "output": str(files.output),

@@ -36,14 +36,9 @@ from gipfel_cluster.workloads.submission import submission_context
 
 from ...telemetry.files import read_regular
 from ..papermill.progress import Progress, read_progress
-from . import NotebookJob, NotebookOptions, NotebookTask, plan_notebook_job, scheduler_of
+from . import JobOptions, NotebookJob, NotebookOptions, NotebookTask, plan_notebook_job, scheduler_of
 from .dry_run import dry_run_lines
 
-#: Fields of a request that are options of ``gipfel submit`` as they are.
-SHARED_FIELDS = {
-    *("scheduler", "edf", "nodes", "gpus_per_node", "time"),
-    *("partition", "account", "qos", "reservation", "memory", "resume"),
-}
 _KEPT_S = 14 * 24 * 3600.0
 _MAX_JOBS = 200
 # Largest assumed difference in seconds between the clocks of nodes.
@@ -65,24 +60,13 @@ class SubmittedNotebook(Frozen):
     directory: Path
 
 
-class BatchRequest(Frozen):
+class BatchRequest(JobOptions):
     """Values of the dialog: paths relative to the server's root, and texts as typed (empty: the default)."""
 
     path: str = Field(min_length=1, max_length=4096)
     output: str = Field(min_length=1, max_length=4096)
     parameters: dict[str, str] = Field(default_factory=dict, max_length=1000)
     grid: dict[str, str] = Field(default_factory=dict, max_length=100)
-    scheduler: str = Field("", max_length=32)
-    edf: str = Field("", max_length=4096)
-    nodes: int = Field(1, ge=1, le=65536)
-    gpus_per_node: int = Field(0, ge=0, le=1024)
-    time: str = Field("", max_length=20)
-    partition: str = Field("", max_length=128)
-    account: str = Field("", max_length=128)
-    qos: str = Field("", max_length=128)
-    reservation: str = Field("", max_length=128)
-    memory: str = Field("", max_length=10)
-    resume: bool = False
 
 
 class TaskView(Frozen):
@@ -187,7 +171,7 @@ def request_of(submission: SubmittedNotebook, root: Path) -> dict[str, Any] | No
             output=output.relative_to(root).as_posix(),
             parameters=dict(options.parameters),
             grid={name: values for name, _, values in axes},
-            **options.model_dump(include=SHARED_FIELDS) | {"scheduler": submission.scheduler},
+            **options.model_dump(include=set(JobOptions.model_fields)) | {"scheduler": submission.scheduler},
         )
     except ValidationError:
         return None
