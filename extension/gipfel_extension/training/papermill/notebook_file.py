@@ -94,16 +94,23 @@ def check_output(output: Path, notebook: Path, names: Sequence[str]) -> None:
     """
     folder, again = output.parent, "Give another path for the executed notebook."
     for path in (notebook, output):
-        if not _is_text(path):
+        # Bytes of a file's name that are not UTF-8 become surrogates.
+        if str(path) != str(path).encode(errors="replace").decode():
             raise GipfelError(f"The path {str(path)!a} is not UTF-8 text.", "Rename the file.")
-    if output.suffix != ".ipynb":
-        raise GipfelError(f"The executed notebook {output} must end in '.ipynb'.", again)
-    if any(character in str(output) for character in _PATTERNS):
-        raise GipfelError(f"The path {output} has a '%' or a backslash, which Slurm interprets.", again)
-    if not folder.is_dir():
-        raise GipfelError(f"The directory {folder} for the executed notebook does not exist.", "Create it.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise GipfelError(f"The directory {folder} for the executed notebook can't be written to.", again)
+    directory = f"The directory {folder} for the executed notebook"
+    problems = (
+        (output.suffix != ".ipynb", f"The executed notebook {output} must end in '.ipynb'.", again),
+        (
+            any(character in str(output) for character in _PATTERNS),
+            f"The path {output} has a '%' or a backslash, which Slurm interprets.",
+            again,
+        ),
+        (not folder.is_dir(), f"{directory} does not exist.", "Create it."),
+        (not os.access(folder, os.W_OK | os.X_OK), f"{directory} can't be written to.", again),
+    )
+    for applies, problem, fix in problems:
+        if applies:
+            raise GipfelError(problem, fix)
     for path in (folder / name for name in names):
         if path.exists() and path.samefile(notebook):
             raise GipfelError(f"The executed notebook would overwrite {notebook}.", again)
@@ -179,14 +186,6 @@ def find_kernel(name: str) -> tuple[str, ...]:
 def escape_braces(path: Path) -> str:
     """Return a path with doubled braces, because papermill formats paths with the parameters."""
     return str(path).replace("{", "{{").replace("}", "}}")
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _read(path: Path) -> Any:

@@ -133,25 +133,33 @@ class LaunchSpec(Placement):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LaunchSpec":
-        if self.kind == "cell":
-            if not self.code.strip():
-                raise ValueError("the cell holds no code")
-        elif not self.target or self.target.startswith("-"):
-            raise ValueError(f"the {self.kind} to run is missing")
-        if self.kind == "module" and not all(part.isidentifier() for part in self.target.split(".")):
-            raise ValueError(f"{self.target!r} is not a valid module name")
-        if self.kind in {"script", "module"} and self.parameters:
-            raise ValueError("a script takes arguments after its name, not parameters")
-        if self.kind in {"notebook", "cell"} and self.arguments:
-            raise ValueError("a notebook takes parameters, not arguments")
-        if self.kernel and self.kind != "notebook":
-            raise ValueError("only a notebook has a kernel")
-        if self.nodes_min is not None and self.nodes_min > self.nodes:
-            raise ValueError("the smallest number of nodes is larger than the largest")
+        is_notebook = self.kind in {"notebook", "cell"}
+        is_name = all(part.isidentifier() for part in self.target.split("."))
+        is_missing = not self.target or self.target.startswith("-")
+        problems = (
+            (self.kind == "cell" and not self.code.strip(), "the cell holds no code"),
+            (self.kind != "cell" and is_missing, f"the {self.kind} to run is missing"),
+            (self.kind == "module" and not is_name, f"{self.target!r} is not a valid module name"),
+            (
+                self.parameters and not is_notebook,
+                "a script takes arguments after its name, not parameters",
+            ),
+            (self.arguments and is_notebook, "a notebook takes parameters, not arguments"),
+            (self.kernel and self.kind != "notebook", "only a notebook has a kernel"),
+            (
+                (self.nodes_min or 0) > self.nodes,
+                "the smallest number of nodes is larger than the largest",
+            ),
+            (
+                self.elastic and self.launcher != "torchrun",
+                f"the launcher {self.launcher} does not support elastic launches; use torchrun",
+            ),
+        )
+        for applies, problem in problems:
+            if applies:
+                raise ValueError(problem)
         if self.layout:
             self._check_layout()
-        if self.elastic and self.launcher != "torchrun":
-            raise ValueError(f"the launcher {self.launcher} does not support elastic launches; use torchrun")
         return self
 
     def _check_layout(self) -> None:
