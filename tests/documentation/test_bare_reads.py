@@ -39,6 +39,7 @@ _ALLOWED = {
     "extension/gipfel_extension/training/papermill/progress.py": "writes a temporary file",
     "extension/gipfel_extension/training/papermill/values.py": "as typed, where a pipe is meant",
     "extension/gipfel_extension/training/probe_program.py": "runs in the image, with its standard library",
+    "extension/gipfel_extension/training/gipfel_rank_files.py": "runs in the image, as the next ones",
     "extension/gipfel_extension/training/rank_program.py": "runs in the image, with its standard library",
     "extension/gipfel_extension/training/run_program.py": "runs in the image, with its standard library",
     "extension/gipfel_extension/training/rank_looks.py": "runs in the image, with its standard library",

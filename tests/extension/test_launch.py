@@ -280,7 +280,7 @@ def test_a_notebook_is_a_script_for_the_other_ranks(tmp_path: Path) -> None:
 
 def test_a_traceback_of_a_rank_shows_the_line_of_the_cell(tmp_path: Path) -> None:
     program = Path(run_program.__file__)
-    for name in ("run_program.py", "step_hooks.py", "rank_requests.py"):
+    for name in ("run_program.py", "gipfel_rank_files.py", "step_hooks.py", "rank_requests.py"):
         shutil.copy(program.with_name(name), tmp_path)
     cells = [
         {
@@ -319,8 +319,10 @@ class _Payload:
 def test_a_rendezvous_of_strangers_is_never_unpickled(key: str, tmp_path: Path) -> None:
     from torch.distributed import TCPStore  # noqa: PLC0415 - takes seconds
 
-    program = shutil.copyfile(rank_program.__file__, tmp_path / "program.py")
-    shutil.copyfile(Path(rank_program.__file__).with_name("torchrun_program.py"), tmp_path / "torchrun.py")
+    folder = Path(rank_program.__file__).parent
+    program = shutil.copyfile(folder / "rank_program.py", tmp_path / "program.py")
+    shutil.copyfile(folder / "torchrun_program.py", tmp_path / "torchrun.py")
+    shutil.copy(folder / "gipfel_rank_files.py", tmp_path)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     forged = base64.b64encode(pickle.dumps(_Payload(tmp_path / "executed")))
     store.set("torch.rendezvous.gipfel", forged)
@@ -359,7 +361,8 @@ def test_the_launcher_loads_torch_without_collections_and_ranks_load_no_openssl(
 
 def test_programs_of_a_launch_run_with_the_standard_library_of_an_old_python() -> None:
     folder = Path(rank_program.__file__).parent
-    for name in ("rank_program.py", "torchrun_program.py", "run_program.py", "probe_program.py"):
+    names = ("rank_program.py", "torchrun_program.py", "run_program.py", "probe_program.py")
+    for name in (*names, "gipfel_rank_files.py"):
         tree = ast.parse((folder / name).read_text(), feature_version=(3, 9))
         imported = {
             alias.name.partition(".")[0]
@@ -376,12 +379,16 @@ def test_programs_of_a_launch_run_with_the_standard_library_of_an_old_python() -
 
 
 def test_a_rank_says_when_it_began_also_at_its_end(tmp_path: Path) -> None:
-    shutil.copyfile(Path(rank_program.__file__), tmp_path / "program.py")
+    program = shutil.copyfile(rank_program.__file__, tmp_path / "program.py")
+    for name in ("gipfel_rank_files.py", "rank_writes.py"):
+        shutil.copy(Path(rank_program.__file__).with_name(name), tmp_path)
     (tmp_path / "run.py").write_text("raise SystemExit(3)\n")
     plan = {"number": 0, "per": "node", "environment": {}, "cpus": 1, "ranks_per_node": 1}
     (tmp_path / "attempt.json").write_text(json.dumps(plan))
-    argv = [sys.executable, str(tmp_path / "program.py"), "rank"]
-    done = subprocess.run(argv, env={"PATH": os.defpath, "RANK": "0"}, timeout=60, check=False)
+    argv = [sys.executable, str(program), "rank"]
+    # The directory of the program is then not in its sys.path.
+    environment = {"PATH": os.defpath, "RANK": "0", "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(argv, env=environment, timeout=60, check=False)
     assert done.returncode == 3
     note = read_rank_records(tmp_path)[0]
     assert note.status == 3

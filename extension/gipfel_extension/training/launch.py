@@ -47,7 +47,16 @@ _PROGRAMS = {
     PROGRAM_FILE: "rank_program.py",
     "run.py": "run_program.py",
     "torchrun.py": "torchrun_program.py",
-    **{name: name for name in ("step_hooks.py", "rank_requests.py", "rank_looks.py", "rank_writes.py")},
+    **{
+        name: name
+        for name in (
+            "gipfel_rank_files.py",
+            "step_hooks.py",
+            "rank_requests.py",
+            "rank_looks.py",
+            "rank_writes.py",
+        )
+    },
     PROBE_FILE: "probe_program.py",
 }
 #: Seconds of the first and the longest pause while `Launch.wait` polls the state.

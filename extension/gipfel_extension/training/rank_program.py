@@ -10,7 +10,7 @@ It runs with the image's Python, 3.9 or newer, and imports only the standard lib
 from __future__ import annotations
 
 import ctypes
-import json
+import importlib
 import os
 import re
 import signal
@@ -20,6 +20,9 @@ import time
 from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slower to import
+sys.path.insert(0, FOLDER)
+files = importlib.import_module("gipfel_rank_files")
+sys.path.remove(FOLDER)
 _HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _STOP_SIGNALS = frozenset(("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
 #: Variables of an outer launcher, which must not reach the ranks; `_FAMILIES` are prefixes of such variables.
@@ -35,18 +38,6 @@ _STACKS = "stacks.json"
 _MAX_TOKEN_CHARACTERS = 8192
 
 
-def inside(*parts: str) -> str:
-    """Return a path in the launch's directory."""
-    return os.path.join(FOLDER, *parts)  # noqa: PTH118
-
-
-def attempt() -> dict[str, Any]:
-    """Return the supervisor's decisions for this attempt."""
-    with open(inside("attempt.json"), encoding="utf-8") as file:  # noqa: PTH123
-        content: dict[str, Any] = json.load(file)
-    return content
-
-
 def node_index(plan: dict[str, Any], environment: Any) -> int:
     """Return the index of this node among the launch's nodes."""
     name = environment.get("GIPFEL_NODE") or environment.get("SLURMD_NODENAME") or ""
@@ -57,7 +48,7 @@ def node_index(plan: dict[str, Any], environment: Any) -> int:
 
 def run_node() -> None:
     """Replace this process by the launcher's command on this node."""
-    plan = attempt()
+    plan = files.attempt()
     command = list(plan["commands"][node_index(plan, os.environ)])
     environment = without_launcher_variables(os.environ)
     environment.update(common_environment(plan, environment))
@@ -90,7 +81,7 @@ def without_launcher_variables(environment: Any) -> dict[str, str]:
 
 def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
     """Return the variables that every rank gets, except those that the user has set."""
-    record = inside("flight_recorder", "rank_")
+    record = files.inside("flight_recorder", "rank_")
     cores = max(1, min(int(plan["cpus"]), len(os.sched_getaffinity(0))) // int(plan["ranks_per_node"]))
     variables = {
         "OMP_NUM_THREADS": str(cores),
@@ -162,7 +153,7 @@ class Rank:
     """One rank, from its start to its end."""
 
     def __init__(self) -> None:
-        self.plan = attempt()
+        self.plan = files.attempt()
         self.environment = dict(os.environ)
         self.environment.pop(_KEY, None)
         if self.plan["per"] == "rank":
@@ -181,13 +172,13 @@ class Rank:
         self.stop_requested = False
         self.started_ns = 0
         self.child: subprocess.Popen[bytes] | None = None
-        self.signalled_ns = _touched_ns("signal")
-        self.stacks_ns = _touched_ns(_STACKS)
+        self.signalled_ns = files.touched_ns("signal")
+        self.stacks_ns = files.touched_ns(_STACKS)
 
     def main(self) -> int:
         """Run the rank and return the exit status of the user's program; 128 + n after signal n."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = os.open(inside(f"rank-{self.rank}.log"), flags, 0o600)
+        log = os.open(files.inside(f"rank-{self.rank}.log"), flags, 0o600)
         if self.resumes:
             os.write(log, b"--- gipfel: restarted ---\n")
         self.started_ns = time.time_ns()
@@ -205,9 +196,7 @@ class Rank:
         if status and (not self.stop_requested or status == -signal.SIGKILL):
             self.write_failure(status)
         self.write_record(ended_ns=time.time_ns(), status=status)
-        writes = _load("rank_writes.py")
-        if writes is not None:
-            writes.wait_for_drains(FOLDER)
+        files.load("rank_writes").wait_for_drains(FOLDER)
         return status if status >= 0 else 128 - status
 
     def command(self) -> list[str]:
@@ -215,35 +204,27 @@ class Rank:
         notebook = self.plan.get("notebook")
         if self.rank == 0 and notebook:
             return [*notebook, sys.executable]
-        return [sys.executable, inside("run.py")]
+        return [sys.executable, files.inside("run.py")]
 
     def follow(self, child: subprocess.Popen[bytes]) -> int:
         """Wait for the end; send SIGUSR1 when the supervisor requests a checkpoint of every rank."""
-        writes = self.write_watch()
+        world = int(self.environment.get("WORLD_SIZE") or 1)
+        after_s = float(self.plan.get("hang_after_s", 300.0))
+        writes = files.load("rank_writes").WriteWatch(FOLDER, self.rank, world, after_s)
         while True:
             try:
                 return child.wait(_LOOK_S)
             except subprocess.TimeoutExpired:
-                if writes is not None:
-                    writes.look(child.pid)
-                touched_ns = _touched_ns("signal")
+                writes.look(child.pid)
+                touched_ns = files.touched_ns("signal")
                 if touched_ns != self.signalled_ns:
                     self.signalled_ns = touched_ns
                     if not (self.rank == 0 and self.plan.get("notebook")):
                         child.send_signal(signal.SIGUSR1)
-                touched_ns = _touched_ns(_STACKS)
+                touched_ns = files.touched_ns(_STACKS)
                 if touched_ns != self.stacks_ns:
                     self.stacks_ns = touched_ns
-                    _answer_stacks(self.rank)
-
-    def write_watch(self) -> Any:
-        """Return the `WriteWatch` of the program, for the hang alarm; None if it can't be loaded."""
-        world, after_s = (
-            int(self.environment.get("WORLD_SIZE") or 1),
-            float(self.plan.get("hang_after_s", 300.0)),
-        )
-        module = _load("rank_writes.py")
-        return None if module is None else module.WriteWatch(FOLDER, self.rank, world, after_s)
+                    files.load("rank_looks").look_from_outside(FOLDER, self.rank)
 
     def on_signal(self, number: int, _frame: Any) -> None:
         """Forward a signal that requests the end; ignore others."""
@@ -266,7 +247,7 @@ class Rank:
             "world": int(self.environment.get("WORLD_SIZE") or 0),
             "started_ns": self.started_ns,
         }
-        _write_json(self.file("ranks", ".json", single=True), {**content, **more})
+        files.write_json(self.file("ranks", ".json", single=True), {**content, **more})
 
     def write_failure(self, status: int) -> None:
         """Write how the rank failed, unless the program has done so."""
@@ -274,13 +255,13 @@ class Rank:
         if not os.path.exists(path):  # noqa: PTH110
             message = f"was ended by {_signal_name(-status)}" if status < 0 else f"exit status {status}"
             content = {"rank": self.rank, "node": self.node, "time_ns": time.time_ns(), "message": message}
-            _write_json(path, {**content, "location": "", "traceback": ""})
+            files.write_json(path, {**content, "location": "", "traceback": ""})
 
     def file(self, folder: str, suffix: str, single: bool = False) -> str:  # noqa: FBT001, FBT002
         """Return the path of a file of this rank; its name has the attempt and restart unless ``single``."""
-        os.makedirs(inside(folder), mode=0o700, exist_ok=True)  # noqa: PTH103
+        os.makedirs(files.inside(folder), mode=0o700, exist_ok=True)  # noqa: PTH103
         name = f"{self.rank}" if single else f"{self.plan['number']}-{self.restart}-{self.rank}"
-        return inside(folder, name + suffix)
+        return str(files.inside(folder, name + suffix))
 
 
 def package_folder(name: str) -> str:
@@ -308,36 +289,6 @@ def _own_identity(plan: dict[str, Any], environment: Any) -> dict[str, str]:
     }
 
 
-def _touched_ns(name: str) -> int:
-    """Return when the supervisor or a user last touched a file of the launch's directory."""
-    try:
-        return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
-    except OSError:
-        return 0
-
-
-def _answer_stacks(rank: int) -> None:
-    """Carry out a request for stacks of this rank's program, if it includes this rank."""
-    module = _load("rank_looks.py")
-    if module is not None:
-        module.look_from_outside(FOLDER, rank)
-
-
-def _load(name: str) -> Any:
-    """Return a program of the launch's directory as a module; None if it can't be loaded."""
-    import importlib.util  # noqa: PLC0415
-
-    spec = importlib.util.spec_from_file_location(f"gipfel_{name[:-3]}", inside(name))
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except OSError:
-        return None
-    return module
-
-
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -354,26 +305,12 @@ def _prepare_child() -> None:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def _write_json(path: str, content: dict[str, Any]) -> None:
-    beside = f"{path}.{os.getpid()}"
-    try:
-        with open(beside, "w", encoding="utf-8", opener=_private) as file:
-            json.dump(content, file)
-        os.replace(beside, path)  # noqa: PTH105
-    except OSError as error:
-        sys.stderr.write(f"gipfel: {path} can't be written: {error.strerror}\n")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def main(arguments: list[str]) -> int:
     """Run the command in the first argument."""
     if arguments == ["node"]:
         run_node()
     if arguments[:1] == ["torch.distributed.run"]:
-        return int(_load("torchrun.py").run_torchrun(arguments[1:]))
+        return int(files.load("torchrun").run_torchrun(arguments[1:]))
     return Rank().main()
 
 

@@ -7,6 +7,7 @@ rank_requests.py, which are beside it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -17,37 +18,14 @@ from functools import partial
 from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slower to import
-
-
-def inside(*parts: str) -> str:
-    """Return a path in the launch's directory."""
-    return os.path.join(FOLDER, *parts)  # noqa: PTH118
-
-
-def attempt() -> dict[str, Any]:
-    """Return the supervisor's decisions for this attempt."""
-    with open(inside("attempt.json"), encoding="utf-8") as file:  # noqa: PTH123
-        content: dict[str, Any] = json.load(file)
-    return content
-
-
-def _write_json(path: str, content: dict[str, Any]) -> None:
-    beside = f"{path}.{os.getpid()}"
-    try:
-        with open(beside, "w", encoding="utf-8", opener=_private) as file:
-            json.dump(content, file)
-        os.replace(beside, path)  # noqa: PTH105
-    except OSError as error:
-        sys.stderr.write(f"gipfel: {path} can't be written: {error.strerror}\n")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+sys.path.insert(0, FOLDER)
+files = importlib.import_module("gipfel_rank_files")
+sys.path.remove(FOLDER)
 
 
 def run_user() -> int:
     """Run the script, module, or notebook; write an exception for the launch and for torch."""
-    plan = attempt()
+    plan = files.attempt()
     arm()
     profile = start_profiler(plan)
     try:
@@ -69,27 +47,14 @@ def run_user() -> int:
 
 def arm() -> None:
     """Arm the step hooks, the report of the rank's role, and the thread that answers requests."""
-    hooks = _load("step_hooks")
+    hooks = files.load("step_hooks")
     if os.environ.get("GIPFEL_RUN"):
         hooks.after_import("torch.distributed.device_mesh", _watch_meshes)
         for module, wrapper in _WRAPPERS.items():
             hooks.after_import(module, partial(_watch_wrapper, *wrapper))
     armed = hooks.arm_step_hooks(os.environ)
-    after_s = float(attempt().get("hang_after_s", 300.0))
-    _load("rank_requests").RankWatch(FOLDER, armed, dump_flight_recorder, after_s).start()
-
-
-def _load(name: str) -> Any:
-    """Return a module of the launch's directory, which is not among those that the user's code imports."""
-    import importlib.util  # noqa: PLC0415
-
-    spec = importlib.util.spec_from_file_location("gipfel_" + name, inside(name + ".py"))
-    if spec is None or spec.loader is None:
-        raise ImportError(name)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    after_s = float(files.attempt().get("hang_after_s", 300.0))
+    files.load("rank_requests").RankWatch(FOLDER, armed, dump_flight_recorder, after_s).start()
 
 
 def dump_flight_recorder() -> None:
@@ -102,8 +67,8 @@ def dump_flight_recorder() -> None:
         names = ("_dump_nccl_trace", "_dump_fr_trace")
         options = {"includeCollectives": True, "includeStackTraces": True, "onlyActive": False}
         found = [getattr(c10d, name)(**options) for name in names if hasattr(c10d, name)]
-        path = inside("flight_recorder", "rank_" + os.environ.get("RANK", "0"))
-        with open(path, "wb", opener=_private) as file:
+        path = files.inside("flight_recorder", "rank_" + os.environ.get("RANK", "0"))
+        with open(path, "wb", opener=files.private) as file:
             file.write(max(found, key=len, default=b""))
     except Exception as error:  # noqa: BLE001 - a missing dump must not fail the training
         sys.stderr.write(f"gipfel: the flight recorder could not be dumped: {error}\n")
@@ -170,11 +135,11 @@ def _write_exception(error: BaseException) -> None:
     path = os.environ.get("GIPFEL_RANK_ERROR")
     if path:
         content = {"rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000]}
-        _write_json(path, {**content, "location": location, "traceback": text[-8000:]})
+        files.write_json(path, {**content, "location": location, "traceback": text[-8000:]})
     elastic = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if elastic:
         extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-        _write_json(elastic, {"message": {"message": message, "extraInfo": extra}})
+        files.write_json(elastic, {"message": {"message": message, "extraInfo": extra}})
 
 
 def _leave_hooks_out(found: traceback.TracebackException) -> None:
@@ -281,7 +246,7 @@ def start_profiler(plan: dict[str, Any]) -> Any:
         from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
     except ImportError:
         return lambda: None
-    folder = inside("profile")
+    folder = files.inside("profile")
     os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
     path = os.path.join(folder, f"rank-{os.environ.get('RANK', '0')}.json")  # noqa: PTH118
 

@@ -43,7 +43,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _PY_SPY_THREAD = re.compile(r"^Thread \d+ .*$", re.MULTILINE)
 _PY_SPY_FRAME = re.compile(r"^    (.*) \((.*?)(?::(\d+))?\)$")
 _LIBRARY = re.compile(
-    r"-packages/|/lib/python[0-9.]+/|^<|/launches/[0-9]+/(run|program|rank_requests|rank_looks|rank_writes|step_hooks)\.py"
+    r"-packages/|/lib/python[0-9.]+/|^<|/launches/[0-9]+/(run|program|gipfel_rank_files|rank_requests|rank_looks|rank_writes|step_hooks)\.py"
 )
 
 
