@@ -124,7 +124,7 @@ def test_the_delta_continues_the_figure():
         "y": [25.0, None],
     }
     assert delta["host:n1/MEMORY_USED"]["y"] == [25.0]
-    table = REAL.merged(SampleTable.from_samples(later, (HOST, GPU)))
+    table = SampleTable.union((REAL, SampleTable.from_samples(later, (HOST, GPU))))
     whole = {trace["uid"]: trace for trace in saturation_figure(table, window_s=60.0)["data"]}
     assert set(delta) <= set(whole)
     for uid, trace in delta.items():

@@ -186,7 +186,7 @@ def test_parquet_holds_the_same_table(tmp_path):
 def test_a_union_holds_each_time_once():
     table = SampleTable.from_samples([gpu_sample(2, SM_ACTIVE=0.2), gpu_sample(1, SM_ACTIVE=0.1)], [GPU])
     again = SampleTable.from_samples([gpu_sample(2, SM_ACTIVE=0.2), gpu_sample(3, SM_ACTIVE=0.3)], [GPU])
-    assert table.merged(again)[GPU.uuid]["SM_ACTIVE"].tolist() == [0.1, 0.2, 0.3]
+    assert SampleTable.union((table, again))[GPU.uuid]["SM_ACTIVE"].tolist() == [0.1, 0.2, 0.3]
 
 
 def test_devices_survive_json():
@@ -212,7 +212,7 @@ def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path):
     assert table[GPU.uuid]["SM_ACTIVE"].tolist() == [0.5]
     assert all(np.isnan(table[GPU.uuid][metric]).all() for metric in later)
     # A run whose recorder was replaced by a newer one holds both.
-    both = table.merged(new.since(0))
+    both = SampleTable.union((table, new.since(0)))
     assert set(both[GPU.uuid]) >= later
     assert new[GPU.uuid]["CLOCKS_EVENT_REASONS"].tolist() == [4.0]
 

@@ -201,20 +201,17 @@ class SampleTable:
     @property
     def gpus(self) -> tuple[Device, ...]:
         """The GPUs, sorted by node and index."""
-        found = (device for device in self.devices if device.kind == "gpu")
-        return tuple(sorted(found, key=lambda d: (d.simulated, d.node, d.index or 0, d.uuid)))
+        return sorted_devices(self.devices, "gpu")
 
     @property
     def hosts(self) -> tuple[Device, ...]:
         """The hosts, sorted by node."""
-        found = (device for device in self.devices if device.kind == "host")
-        return tuple(sorted(found, key=lambda d: (d.simulated, d.node)))
+        return sorted_devices(self.devices, "host")
 
     @property
     def nics(self) -> tuple[Device, ...]:
-        """The NICs with counters of their own, sorted by node and name."""
-        found = (device for device in self.devices if device.kind == "nic")
-        return tuple(sorted(found, key=lambda d: (d.node, d.index or 0, d.name)))
+        """The NICs with counters of their own, sorted by node, index and name."""
+        return sorted_devices(self.devices, "nic")
 
     @property
     def rows(self) -> int:
@@ -251,10 +248,6 @@ class SampleTable:
             values = {metric: None if np.isnan(value) else value for metric, value in numbers.items()}
             found.append(Sample(int(time_ns), int(columns["monotonic_ns"][row]), device.uuid, values))
         return found
-
-    def merged(self, other: "SampleTable") -> "SampleTable":
-        """Return the union of both tables; duplicate times are dropped."""
-        return SampleTable.union((self, other))
 
     @classmethod
     def union(
@@ -294,6 +287,12 @@ class SampleTable:
             rows.get(sample.device, []).append(sample)
         columns = {d.uuid: _join([_columns(rows[d.uuid], d.kind)], d.kind) for d in known}
         return cls(known, columns, source, interval)
+
+
+def sorted_devices(devices: Iterable[Device], kind: str) -> tuple[Device, ...]:
+    """Return the devices of one kind, sorted by node and index; simulated ones last."""
+    found = (device for device in devices if device.kind == kind)
+    return tuple(sorted(found, key=lambda d: (d.simulated, d.node, d.index or 0, d.uuid)))
 
 
 def group_means(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..sample import Columns, Device, Sample, SampleTable, group_means
 from ..user_metrics import MetricsReader, UserMetric, UserMetrics
-from .lines import GPU_LINES, LINES, Line, Row, activity_rows, plain_text
+from .lines import GPU_LINES, LINES, Line, Row, activity_rows, line_trace, plain_text
 from .palette import COLORS, DEVICES, clear_layout, empty_plot, simulated_mark
 from .stack import axes, axis_suffix, legend, plot_title
 
@@ -76,8 +76,7 @@ class MetricRow:
     def _trace(
         self, drawn: MetricLine, number: int, points: Callable[..., Any], *, dark: bool
     ) -> dict[str, Any]:
-        axis = "" if number == 1 else str(number)
-        line = drawn.line
+        axis, line = axis_suffix(number), drawn.line
         # Metrics are logged at irregular intervals: a pause does not mean missing values (infinite interval).
         x, y = points(drawn.metric.time_ns, drawn.metric.values, np.inf)
         return {
@@ -300,19 +299,17 @@ def layout_of(rows: list[Row], table: SampleTable, *, window_s: float, dark: boo
     if not rows:
         return layout | empty_plot(_EMPTY, dark=dark)
     # Each row consists of a title and a plot.
-    share = 1.0 / len(rows)
+    share, last = 1.0 / len(rows), table.last_ns
     for number, row in enumerate(rows, start=1):
         bottom = 1.0 - number * share
         domain = [round(max(0.0, bottom), 6), round(bottom + 0.74 * share, 6)]
         layout |= axes(number, len(rows), domain, percent=row.percent, dark=dark)
+        if last is not None:
+            axis = layout[f"xaxis{axis_suffix(number)}"]
+            axis["range"] = [last // 1_000_000 - int(window_s * 1000), last // 1_000_000]
         layout["annotations"].append(plot_title(row.title, number) | {"y": 1.02})
         if row.lines is not GPU_LINES and number > 1:
             layout[f"legend{number}"] = legend(domain[1]) | {"x": 1.0, "xanchor": "right"}
-    last = table.last_ns
-    if last is not None:
-        for number in range(1, len(rows) + 1):
-            axis = layout[f"xaxis{axis_suffix(number)}"]
-            axis["range"] = [last // 1_000_000 - int(window_s * 1000), last // 1_000_000]
     if table.simulated:
         layout["annotations"].append(simulated_mark(dark=dark))
     return layout
@@ -336,28 +333,16 @@ def _first(last_ns: int, window_s: float) -> int:
 
 
 def _trace(line: Line, row: Row, number: int, table: SampleTable, *, dark: bool) -> dict[str, Any]:
-    axis = "" if number == 1 else str(number)
-    columns = table[row.device.uuid]
-    x, y = _points(columns["time_ns"], _series(columns, line), table.interval)
-    digits = ".0f" if line.unit == "%" else ".1f"
-    scope = f" of the {row.device.scope}" if row.device.scope else ""
+    axis, columns, uid = axis_suffix(number), table[row.device.uuid], f"{row.device.uuid}/{line.metric}"
+    points = _points(columns["time_ns"], _series(columns, line), table.interval)
     # GPUs share the legend at the top; each row of a host has its own.
     group = row.lines is not GPU_LINES
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "uid": f"{row.device.uuid}/{line.metric}",
-        "name": line.label,
-        "legend": f"legend{number}" if group and number > 1 else "legend",
-        "legendgroup": f"{row.device.uuid}/{line.metric}" if group else line.metric,
+    return line_trace(line, uid, points, dark=dark, scope=row.device.scope) | {
+        "legend": f"legend{axis}" if group else "legend",
+        "legendgroup": uid if group else line.metric,
         "showlegend": False,
-        "x": x,
-        "y": y,
         "xaxis": f"x{axis}",
         "yaxis": f"y{axis}",
-        "connectgaps": False,
-        "line": {"color": line.dark if dark else line.light, "dash": line.dash, "width": 1.6},
-        "hovertemplate": f"{line.label}{scope} %{{y:{digits}}} {line.unit}<extra></extra>",
     }
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .palette import PAGE
 
@@ -142,20 +143,19 @@ def _time_axis(plot: Any, x_axis: dict[str, Any], ink: str) -> None:
         return
     first, last = x_axis["range"]
     plot.set_xlim(first, last)
-    if x_axis.get("type") != "date":
-        plot.set_xticks(x_axis["tickvals"], x_axis.get("ticktext"))
-        plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=_SMALL_FONT, color=ink, labelpad=1)
-        return
-    ticks = [first + (last - first) * part / 4 for part in (0.5, 2, 3.5)]
+    ticks, labels = x_axis.get("tickvals"), x_axis.get("ticktext")
     shown = x_axis.get("showticklabels", True)
-    labels = [f"{datetime.fromtimestamp(tick / 1000, UTC):%H:%M:%S}" if shown else "" for tick in ticks]
+    if x_axis.get("type") == "date":
+        ticks = [first + (last - first) * part / 4 for part in (0.5, 2, 3.5)]
+        labels = [f"{datetime.fromtimestamp(tick / 1000, UTC):%H:%M:%S}" if shown else "" for tick in ticks]
     plot.set_xticks(ticks, labels)
     if shown:
         plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=_SMALL_FONT, color=ink, labelpad=1)
 
 
 def _draw(plot: Any, trace: dict[str, Any]) -> None:
-    values = [float("nan") if value is None else value for value in trace["y"]]
+    # A missing value, None, becomes NaN.
+    values = np.array(trace["y"], float)
     if trace.get("mode") == "markers":
         _draw_points(plot, trace, values)
         return
@@ -171,16 +171,18 @@ def _draw(plot: Any, trace: dict[str, Any]) -> None:
     )
 
 
-def _draw_points(plot: Any, trace: dict[str, Any], values: Sequence[float]) -> None:
+def _draw_points(plot: Any, trace: dict[str, Any], values: NDArray[np.float64]) -> None:
     """Draw one marker for each point, in one color or in those of a scale."""
+    marker = trace["marker"]
+    scale = _color_map(marker["colorscale"]) if "colorscale" in marker else None
+    places, shape = np.array(trace["x"], float), _MARKERS[marker["symbol"]]
+    plot.scatter(places, values, s=marker["size"] ** 2, c=marker["color"], cmap=scale, marker=shape)
+
+
+def _color_map(stops: Sequence[Sequence[Any]]) -> Any:
     from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - slow to import, and seldom needed
 
-    marker = trace["marker"]
-    stops = [tuple(stop) for stop in marker.get("colorscale", ())]
-    scale = LinearSegmentedColormap.from_list("gipfel", stops) if stops else None
-    places = [float("nan") if each is None else each for each in trace["x"]]
-    shape = _MARKERS[marker["symbol"]]
-    plot.scatter(places, values, s=marker["size"] ** 2, c=marker["color"], cmap=scale, marker=shape)
+    return LinearSegmentedColormap.from_list("gipfel", [tuple(stop) for stop in stops])
 
 
 def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
@@ -196,11 +198,8 @@ def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
 
 def _draw_heat(page: Any, plot: Any, trace: dict[str, Any], ink: str) -> None:
     """Draw a heat map with a row per device and a column per bucket; missing cells stay empty."""
-    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - slow to import, and seldom needed
-
-    cells = np.array([[np.nan if cell is None else cell for cell in row] for row in trace["z"]], float)
+    cells = np.array(trace["z"], float)
     first, step = trace["x0"] - trace["dx"] / 2, trace["dx"]
-    scale = LinearSegmentedColormap.from_list("gipfel", [tuple(stop) for stop in trace["colorscale"]])
     known = cells[np.isfinite(cells)]
     most = trace.get("zmax", float(known.max()) if len(known) else 1.0)
     limits = plot.get_xlim(), plot.get_ylim()
@@ -210,7 +209,7 @@ def _draw_heat(page: Any, plot: Any, trace: dict[str, Any], ink: str) -> None:
         interpolation="nearest",
         origin="lower",
         extent=(first, first + step * cells.shape[1], -0.5, len(cells) - 0.5),
-        cmap=scale,
+        cmap=_color_map(trace["colorscale"]),
         vmin=trace["zmin"],
         vmax=most,
     )
@@ -253,18 +252,16 @@ def _draw_areas(plot: Any, traces: Sequence[dict[str, Any]]) -> None:
     """Draw stacked areas in the order of the traces; missing values are gaps."""
     below: Any = 0.0
     for trace in traces:
-        values = np.array([np.nan if value is None else value for value in trace["y"]], float)
-        above = below + values
-        hatch = trace.get("fillpattern", {}).get("shape", "")
-        base = np.broadcast_to(below, len(values))
+        above = below + np.array(trace["y"], float)
+        pattern = trace.get("fillpattern", {})
         plot.fill_between(
             trace["x"],
-            base,
+            np.broadcast_to(below, len(above)),
             above,
             color=trace["fillcolor"],
             linewidth=0,
-            hatch=hatch * 2,
-            edgecolor=trace.get("fillpattern", {}).get("fgcolor", "none"),
+            hatch=pattern.get("shape", "") * 2,
+            edgecolor=pattern.get("fgcolor", "none"),
         )
         below = above
 

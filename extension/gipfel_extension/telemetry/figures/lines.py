@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..metric_table import TABLE
-from ..sample import Device, SampleTable, group_means
+from ..sample import Device, SampleTable, group_means, sorted_devices
 from .palette import COLORS
 
 if TYPE_CHECKING:
@@ -161,22 +161,12 @@ def rows_by_device(overview: "Overview") -> dict[str, int]:
 
 def gpus_of(overview: "Overview") -> tuple[Device, ...]:
     """Return the GPUs, sorted by node and index."""
-    found = (device for device in overview.devices if device.kind == "gpu")
-    return tuple(sorted(found, key=lambda d: (d.simulated, d.node, d.index or 0, d.uuid)))
+    return sorted_devices(overview.devices, "gpu")
 
 
 def hosts_of(overview: "Overview") -> tuple[Device, ...]:
     """Return the hosts, sorted by node."""
-    found = (device for device in overview.devices if device.kind == "host")
-    return tuple(sorted(found, key=lambda d: (d.simulated, d.node)))
-
-
-def series(overview: "Overview", metric: str, device: Device) -> Floats:
-    """Return the values of a metric of one device; NaN where they are unknown."""
-    rows = overview.mean.get(metric)
-    if rows is None:
-        return np.full(len(overview.time_ns), np.nan)
-    return np.asarray(rows[rows_by_device(overview)[device.uuid]], np.float64)
+    return sorted_devices(overview.devices, "host")
 
 
 def mean_over(overview: "Overview", metric: str, devices: tuple[Device, ...], *, add: bool = False) -> Floats:
@@ -186,11 +176,16 @@ def mean_over(overview: "Overview", metric: str, devices: tuple[Device, ...], *,
         return np.full(len(overview.time_ns), np.nan)
     row_of = rows_by_device(overview)
     chosen = np.asarray(rows, np.float64)[[row_of[device.uuid] for device in devices]]
+    total, count = np.nansum(chosen, axis=0), np.isfinite(chosen).sum(axis=0)
+    return np.where(count > 0, total if add else total / np.maximum(count, 1), np.nan)
+
+
+def bounds_and_mean(values: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return minimum, mean and maximum of the known values of several devices; NaN where none is known."""
     with warnings.catch_warnings():
         # Buckets without any value are expected.
         warnings.simplefilter("ignore", RuntimeWarning)
-        found: Floats = np.nanmean(chosen, axis=0)
-        return found * np.isfinite(chosen).sum(axis=0) if add else found
+        return np.nanmin(values, axis=0), np.nanmean(values, axis=0), np.nanmax(values, axis=0)
 
 
 def line_values(
@@ -268,9 +263,10 @@ def with_devices(overview: "Overview", uuids: Collection[str]) -> "Overview":
 
 
 def line_trace(
-    line: Line, uid: str, points: tuple[list[int], list[float | None]], *, dark: bool
+    line: Line, uid: str, points: tuple[list[int], list[float | None]], *, dark: bool, scope: str = ""
 ) -> dict[str, Any]:
-    """Return a line as a plotly trace, with its unit in the hover text."""
+    """Return a line as a plotly trace, with its unit, and what its values cover, in the hover text."""
+    covered = f" of the {scope}" if scope else ""
     digits = ".0f" if line.unit in ("%", "MHz", "W", "°C") else ".1f"
     return {
         "type": "scatter",
@@ -281,7 +277,7 @@ def line_trace(
         "y": points[1],
         "connectgaps": False,
         "line": {"color": line.dark if dark else line.light, "dash": line.dash, "width": 1.6},
-        "hovertemplate": f"{line.label} %{{y:{digits}}} {line.unit}<extra></extra>",
+        "hovertemplate": f"{line.label}{covered} %{{y:{digits}}} {line.unit}<extra></extra>",
     }
 
 

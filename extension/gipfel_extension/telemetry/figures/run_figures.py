@@ -1,6 +1,5 @@
 """Figures of an overview: the job, its hosts, one GPU in detail, a line per GPU, and runs compared."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,15 +22,16 @@ from .lines import (
     TEMPERATURE_LINES,
     Floats,
     Line,
+    bounds_and_mean,
     gpu_name,
     gpus_of,
     hosts_of,
     json_values,
     line_trace,
     line_values,
+    mean_over,
     plain_text,
     points,
-    series,
     span_ms,
 )
 from .palette import COLORS, DEVICES
@@ -200,12 +200,14 @@ def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False) -> di
     """
     line = GAUGE_LINES[metric]
     gpus = gpus_of(overview)
-    traces: tuple[dict[str, Any], ...]
+    values = [line_values(overview, line, (gpu,)) for gpu in gpus]
     if len(gpus) <= MAX_LINES:
-        traces = _gauge_lines(overview, line, gpus, dark=dark)
+        traces = _line_per_gpu(overview, line, gpus, values, dark=dark)
     else:
-        values = np.stack([line_values(overview, line, (gpu,)) for gpu in gpus])
-        traces = (_mean_with_bounds(overview, line, values, dark=dark),)
+        low, mean, high = bounds_and_mean(np.stack(values))
+        own = replace(line, label=f"mean of {len(gpus)} GPUs")
+        trace = line_trace(own, f"job/{metric}", points(overview, mean), dark=dark)
+        traces = (trace | {"low": points(overview, low)[1], "high": points(overview, high)[1]},)
     known = any(value is not None for trace in traces for value in trace["y"])
     name = f"{line.label[0].upper()}{line.label[1:]}, {line.unit}"
     plots = (
@@ -216,28 +218,16 @@ def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False) -> di
     return stacked(plots, span_ms=span_ms(overview), dark=dark, simulated=simulated, empty=empty)
 
 
-def _gauge_lines(
-    overview: "Overview", line: Line, gpus: tuple[Device, ...], *, dark: bool
+def _line_per_gpu(
+    overview: "Overview", line: Line, gpus: Sequence[Device], values: Sequence[Floats], *, dark: bool
 ) -> tuple[dict[str, Any], ...]:
+    """Return a line for each of up to `MAX_LINES` GPUs, which differ in color and dash."""
     several = len({gpu.node for gpu in gpus}) > 1
     traces = []
-    for gpu, (light, dark_color, dash) in zip(gpus, DEVICES, strict=False):
-        own = replace(line, label=gpu_name(gpu, several=several), light=light, dark=dark_color, dash=dash)
-        found = points(overview, line_values(overview, line, (gpu,)))
-        traces.append(line_trace(own, f"{gpu.uuid}/{line.metric}", found, dark=dark))
+    for gpu, own, (light, dark_color, dash) in zip(gpus, values, DEVICES, strict=False):
+        style = replace(line, label=gpu_name(gpu, several=several), light=light, dark=dark_color, dash=dash)
+        traces.append(line_trace(style, f"{gpu.uuid}/{line.metric}", points(overview, own), dark=dark))
     return tuple(traces)
-
-
-def _mean_with_bounds(overview: "Overview", line: Line, values: Floats, *, dark: bool) -> dict[str, Any]:
-    with warnings.catch_warnings():
-        # Buckets without any value are expected.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        low, mean, high = np.nanmin(values, axis=0), np.nanmean(values, axis=0), np.nanmax(values, axis=0)
-    found = points(overview, mean)
-    trace = line_trace(
-        replace(line, label=f"mean of {len(values)} GPUs"), f"job/{line.metric}", found, dark=dark
-    )
-    return trace | {"low": points(overview, low)[1], "high": points(overview, high)[1]}
 
 
 def time_series_figure(overview: "Overview", *, dark: bool = False) -> dict[str, Any]:
@@ -249,9 +239,22 @@ def time_series_figure(overview: "Overview", *, dark: bool = False) -> dict[str,
     few = len(selected) <= MAX_LINES
     plots: list[Plot] = []
     for metrics, name, factor in _TIME_SERIES if selected else ():
-        draw = _line_per_gpu if few else _mean_and_range
-        traces = draw(overview, metrics, selected, factor, dark=dark)
         percent = name.endswith("%")
+        line = Line(metrics[0], "", *COLORS["blue"], "solid", "%" if percent else "GB/s")
+        values = [
+            np.asarray(factor * sum(mean_over(overview, metric, (gpu,)) for metric in metrics))
+            for gpu in selected
+        ]
+        if few:
+            drawn = _line_per_gpu(overview, line, selected, values, dark=dark)
+            groups, widths = [gpu.uuid for gpu in selected], [1.2] * len(selected)
+        else:
+            drawn = _mean_and_range(overview, line, values, dark=dark)
+            groups, widths = ["mean", "minimum", "maximum"], [1.8, 1.0, 1.0]
+        traces = tuple(
+            trace | {"legendgroup": group, "line": trace["line"] | {"width": width}}
+            for trace, group, width in zip(drawn, groups, widths, strict=True)
+        )
         plots.append(Plot(name, traces, percent=percent, legend=not plots, pixels=60))
     heading = f"GPU activity of {len(selected)} GPU{'s' if len(selected) != 1 else ''}"
     simulated = any(device.simulated for device in selected)
@@ -293,40 +296,13 @@ def _thinned(times: Any, values: Any, _: float) -> tuple[list[int], list[float |
     return (times[::step] // 1_000_000).tolist(), json_values(np.asarray(values[::step], np.float64), 6)
 
 
-def _line_per_gpu(
-    overview: "Overview", metrics: tuple[str, ...], devices: tuple[Device, ...], factor: float, *, dark: bool
-) -> tuple[dict[str, Any], ...]:
-    several = len({device.node for device in devices}) > 1
-    traces = []
-    for index, device in enumerate(devices):
-        values = factor * sum(series(overview, metric, device) for metric in metrics)
-        light, dark_color, dash = DEVICES[index % len(DEVICES)]
-        unit = "GB/s" if factor < 1 else "%"
-        line = Line(metrics[0], gpu_name(device, several=several), light, dark_color, dash, unit)
-        uid = f"{device.uuid}/{metrics[0]}"
-        trace = line_trace(line, uid, points(overview, np.asarray(values)), dark=dark)
-        trace["line"]["width"] = 1.2
-        traces.append({**trace, "legendgroup": device.uuid})
-    return tuple(traces)
-
-
 def _mean_and_range(
-    overview: "Overview", metrics: tuple[str, ...], devices: tuple[Device, ...], factor: float, *, dark: bool
+    overview: "Overview", line: Line, values: Sequence[Floats], *, dark: bool
 ) -> tuple[dict[str, Any], ...]:
-    stacked_values = np.stack(
-        [np.asarray(sum(series(overview, metric, device) for metric in metrics)) for device in devices]
+    low, mean, high = bounds_and_mean(np.stack(values))
+    return tuple(
+        line_trace(
+            replace(line, label=name, dash=dash), f"{name}/{line.metric}", points(overview, own), dark=dark
+        )
+        for name, own, dash in (("mean", mean, "solid"), ("minimum", low, "dot"), ("maximum", high, "dash"))
     )
-    known = np.where(np.isfinite(stacked_values).any(axis=0), stacked_values, 0.0)
-    has_values = np.isfinite(stacked_values).any(axis=0)
-    traces = []
-    for name, values, dash, width in (
-        ("mean", np.nanmean(known, axis=0), "solid", 1.8),
-        ("minimum", np.nanmin(known, axis=0), "dot", 1.0),
-        ("maximum", np.nanmax(known, axis=0), "dash", 1.0),
-    ):
-        line = Line(metrics[0], name, *COLORS["blue"], dash, "GB/s" if factor < 1 else "%")
-        line_points = points(overview, np.where(has_values, values * factor, np.nan))
-        trace = line_trace(line, f"{name}/{metrics[0]}", line_points, dark=dark)
-        trace["line"]["width"] = width
-        traces.append({**trace, "legendgroup": name})
-    return tuple(traces)

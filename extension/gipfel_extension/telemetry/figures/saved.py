@@ -93,26 +93,23 @@ def with_utc_text(figure: Mapping[str, Any]) -> dict[str, Any]:
             layout[key] = {**layout[key], "range": _texts(layout[key]["range"])}
     for key in ("shapes", "annotations"):
         if layout.get(key):
-            layout[key] = [_mark(mark, dates) for mark in layout[key]]
-    return {**figure, "data": [_trace(trace, dates) for trace in figure["data"]], "layout": layout}
+            layout[key] = [_with_texts(mark, "xref", dates) for mark in layout[key]]
+    return {
+        **figure,
+        "data": [_with_texts(trace, "xaxis", dates) for trace in figure["data"]],
+        "layout": layout,
+    }
 
 
-def _trace(trace: Mapping[str, Any], dates: set[str]) -> dict[str, Any]:
-    if _axis(trace.get("xaxis", "x")) not in dates:
-        return dict(trace)
-    times = {"x": _texts(trace["x"])} if "x" in trace else {}
-    return {**trace, **times, **({"x0": _texts([trace["x0"]])[0]} if "x0" in trace else {})}
-
-
-def _mark(mark: Mapping[str, Any], dates: set[str]) -> dict[str, Any]:
-    """Return a shape or annotation with times as text where it is on a time axis."""
-    if _axis(mark.get("xref", "x")) not in dates:
-        return dict(mark)
-    return {**mark, **{name: _texts([mark[name]])[0] for name in ("x", "x0", "x1") if name in mark}}
-
-
-def _axis(name: str) -> str:
-    return f"xaxis{name.removeprefix('x')}"
+def _with_texts(part: Mapping[str, Any], axis_key: str, dates: set[str]) -> dict[str, Any]:
+    """Return a trace, shape or annotation with times as text where it is on a time axis."""
+    if f"xaxis{part.get(axis_key, 'x').removeprefix('x')}" not in dates:
+        return dict(part)
+    times = {name: part[name] for name in ("x", "x0", "x1") if name in part}
+    return {
+        **part,
+        **{name: _texts([x])[0] if np.isscalar(x) else _texts(x) for name, x in times.items()},
+    }
 
 
 def _texts(times_ms: Any) -> list[str]:

@@ -123,25 +123,27 @@ def with_events(figure: dict[str, Any], events: Sequence[Event], *, dark: bool =
     layout = figure["layout"]
     first, last = layout.get("xaxis", {}).get("range") or (0, 0)
     inside = [event for event in events if first <= event.time_ns // 1_000_000 <= last][-_MAX_MARKS:]
-    shapes, notes = [], []
-    for event in inside:
-        time = event.time_ns // 1_000_000
-        shapes += _through(layout, _event_line(time, dark=dark))
-        notes.append(
-            {
-                "text": _SYMBOLS.get(event.kind, "⚑"),
-                "hovertext": plain_text(f"{event.kind}: {event.message}"),
-                "x": time,
-                "xref": "x",
-                "y": 1.0,
-                "yref": "y domain",
-                "yanchor": "top",
-                "xanchor": "center",
-                "showarrow": False,
-                "font": {"size": 11, "color": MARK[dark]},
-                "name": "event",
-            }
-        )
+    shapes = [
+        shape
+        for event in inside
+        for shape in _through(layout, _event_line(event.time_ns // 1_000_000, dark=dark))
+    ]
+    notes = [
+        {
+            "text": _SYMBOLS.get(event.kind, "⚑"),
+            "hovertext": plain_text(f"{event.kind}: {event.message}"),
+            "x": event.time_ns // 1_000_000,
+            "xref": "x",
+            "y": 1.0,
+            "yref": "y domain",
+            "yanchor": "top",
+            "xanchor": "center",
+            "showarrow": False,
+            "font": {"size": 11, "color": MARK[dark]},
+            "name": "event",
+        }
+        for event in inside
+    ]
     layout = {
         **layout,
         "shapes": [*layout.get("shapes", ()), *shapes],

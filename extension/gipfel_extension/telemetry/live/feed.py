@@ -217,7 +217,7 @@ class SaturationFeed:
             self._update_recorders(fresh)
             new = [s for device in fresh.devices for s in fresh.samples(device) if self._is_new(s)]
             self._devices.update({device.uuid: device for device in fresh.devices})
-            self._table = self._table.merged(replace(fresh, segments=()))
+            self._table = SampleTable.union((self._table, replace(fresh, segments=())))
             self._compact()
             return sorted(new, key=lambda sample: sample.time_ns)
 
@@ -257,7 +257,7 @@ class SaturationFeed:
         """Move recent samples into the table and drop those outside the window."""
         if self._recent or len(self._table.devices) != len(self._devices):
             fresh = SampleTable.from_samples(self._recent, self._devices.values())
-            self._table = self._table.merged(fresh)
+            self._table = SampleTable.union((self._table, fresh))
             self._recent = []
         last = self._table.last_ns
         if last is not None:
