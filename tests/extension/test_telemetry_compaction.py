@@ -241,14 +241,6 @@ def test_full_disk_keeps_the_stream_segment(tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_no_conversion_starts_after_the_deadline(tmp_path):
-    record(tmp_path)
-    record(tmp_path, start=START + 1000)
-    times = iter([0.0, 2.0])
-    done = compact(tmp_path, deadline=1.0, monotonic=lambda: next(times))
-    assert (done.converted, len(done.skipped)) == (1, 1)
-
-
 def test_a_segment_that_is_renamed_under_a_reader_is_found(tmp_path):
     closed = record(tmp_path)
     open_name = closed.with_name(closed.name.replace(".closed", ""))

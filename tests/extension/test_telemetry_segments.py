@@ -212,7 +212,7 @@ def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path):
     assert table[GPU.uuid]["SM_ACTIVE"].tolist() == [0.5]
     assert all(np.isnan(table[GPU.uuid][metric]).all() for metric in later)
     # A run whose recorder was replaced by a newer one holds both.
-    both = SampleTable.union((table, new.since(0)))
+    both = SampleTable.union((table, new.between(0)))
     assert set(both[GPU.uuid]) >= later
     assert new[GPU.uuid]["CLOCKS_EVENT_REASONS"].tolist() == [4.0]
 

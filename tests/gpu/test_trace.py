@@ -42,7 +42,7 @@ def recorded(name: str, place: Path) -> tuple[SampleTable, object]:
             start_ns = time.time_ns()
             done = work(SECONDS)
             end_ns = time.time_ns()
-        table = read_samples(place).since(start_ns + _LEAD_NS)
+        table = read_samples(place).between(start_ns + _LEAD_NS)
         columns = {
             uuid: {key: column[own["time_ns"] < end_ns - _TAIL_NS] for key, column in own.items()}
             for uuid, own in (table.columns or {}).items()

@@ -131,7 +131,7 @@ class Measurement:
         while (table.last_ns or 0) < ended_ns and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)
             table = self._read()
-        self._whole = table.until(ended_ns + 1)
+        self._whole = table.between(None, ended_ns + 1)
         return self._whole
 
     def figure(self, *, dark: bool = False) -> SaturationPlot:

@@ -224,18 +224,15 @@ class SampleTable:
         times = [int(c["time_ns"][-1]) for c in (self.columns or {}).values() if len(c["time_ns"])]
         return max(times, default=None)
 
-    def since(self, time_ns: int) -> "SampleTable":
-        """Return the samples at or after a time; devices without samples are kept."""
-        return self._between(time_ns, 2**63 - 1)
+    def between(self, since_ns: int | None, end_ns: int | None = None) -> "SampleTable":
+        """Return the samples at or after a time and before another; devices without samples are kept.
 
-    def until(self, time_ns: int) -> "SampleTable":
-        """Return the samples before a time; devices without samples are kept."""
-        return self._between(-(2**63), time_ns)
-
-    def _between(self, first_ns: int, end_ns: int) -> "SampleTable":
+        None leaves an end open.
+        """
+        bounds = (-(2**63) if since_ns is None else since_ns, 2**63 - 1 if end_ns is None else end_ns)
         kept = {}
         for device, columns in (self.columns or {}).items():
-            rows = slice(*np.searchsorted(columns["time_ns"], (first_ns, end_ns)).tolist())
+            rows = slice(*np.searchsorted(columns["time_ns"], bounds).tolist())
             kept[device] = {name: column[rows] for name, column in columns.items()}
         return replace(self, columns=kept)
 

@@ -232,7 +232,8 @@ class DebouncedAdvice:
         history = self._histories.get(view)
         if history is None:
             at_s, before_ns = now_s - self._hold_s, int(self._hold_s * 1e9)
-            earlier = find(table.until(table.last_ns - before_ns)) if before_ns and table.last_ns else ()
+            last_ns = table.last_ns
+            earlier = find(table.between(None, last_ns - before_ns)) if before_ns and last_ns else ()
             history = {
                 key: TrackedAdvice(each, is_found=True, is_displayed=False, since_s=at_s, named_since_s=at_s)
                 for key, each in _grouped(earlier).items()

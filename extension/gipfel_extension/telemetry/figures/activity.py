@@ -256,7 +256,7 @@ def saturation_figure(
         y percent or MB/s; a trace's ``uid`` is ``<device>/<metric>``. Missing values and pauses are gaps.
     """
     last = table.last_ns
-    visible = table if last is None else table.since(_first(last, window_s))
+    visible = table if last is None else table.between(_first(last, window_s))
     rows = activity_rows(visible)
     data = [
         _trace(line, row, number, visible, dark=dark)

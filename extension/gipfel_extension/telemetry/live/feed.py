@@ -162,7 +162,7 @@ class SaturationFeed:
         columns = {device.uuid: table[device.uuid] for device in kept}
         table = replace(table, devices=kept, columns=columns, source=source)
         last = table.last_ns
-        return table if last is None else table.since(last - int((window_s or self.window_s) * 1e9))
+        return table if last is None else table.between(last - int((window_s or self.window_s) * 1e9))
 
     def state(self) -> Status:
         """Return the state of the recording, with a message for users."""
@@ -208,7 +208,7 @@ class SaturationFeed:
             # An old run: use its last window.
             fresh = read_samples(self._telemetry)
             last = fresh.last_ns
-            fresh = fresh if last is None else fresh.since(last - int(self.window_s * 1e9))
+            fresh = fresh if last is None else fresh.between(last - int(self.window_s * 1e9))
         if any(event.kind == "clock_step" for event in read_events(self._telemetry)):
             fresh = self._until_now(fresh)
         with self._lock:
@@ -223,7 +223,7 @@ class SaturationFeed:
 
     def _until_now(self, table: SampleTable) -> SampleTable:
         """Drop samples with future times, from before a clock was set back: they would hide newer samples."""
-        return table.until(self._clock.time_ns() + _SKEW_NS + 1)
+        return table.between(None, self._clock.time_ns() + _SKEW_NS + 1)
 
     def _update_recorders(self, fresh: SampleTable) -> None:
         """Update the state of each recorder from its newest segment."""
@@ -262,7 +262,7 @@ class SaturationFeed:
         last = self._table.last_ns
         if last is not None:
             first = last - int(self.window_s * 1e9)
-            self._table = self._table.since(first)
+            self._table = self._table.between(first)
             self._seen = {device: {t for t in times if t >= first} for device, times in self._seen.items()}
 
 

@@ -8,11 +8,10 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import read_record_file
+from ..files import read_record_file, sync_directory
 from ..sample import Provenance, SampleTable
 from .parquet import PART, extra_metrics, is_complete_parquet, temporary_beside, write_parquet
 from .segment_files import CLOSED, PARQUET
@@ -36,15 +35,8 @@ def run_has_ended(run: Path) -> bool:
     return bool(read_record_file(run).get("ended"))
 
 
-def compact(
-    telemetry: Path, *, deadline: float | None = None, monotonic: Callable[[], float] = time.monotonic
-) -> Compaction:
+def compact(telemetry: Path) -> Compaction:
     """Convert each closed segment to Parquet unless Parquet is larger.
-
-    Parameters
-    ----------
-    deadline
-        Time of `monotonic` after which no further conversion starts.
 
     Raises
     ------
@@ -54,9 +46,6 @@ def compact(
     converted, skipped = 0, []
     _remove_stale_parts(telemetry)
     for path in sorted(telemetry.glob(f"*{CLOSED}")):
-        if deadline is not None and monotonic() > deadline:
-            skipped.append(f"{path.name}: there was no time left")
-            continue
         try:
             converted += _convert(path)
         except FileNotFoundError:
@@ -89,7 +78,7 @@ def _convert(path: Path) -> bool:
         with contextlib.suppress(OSError, ValueError):
             pack_summary(summary_path(stem, level), _replace_content)
     path.unlink()
-    _sync(path.parent)
+    sync_directory(path.parent)
     return True
 
 
@@ -113,18 +102,11 @@ def _replace_content(path: Path, content: bytes) -> None:
 
 
 def _replace_file(part: Path, target: Path, status: os.stat_result) -> None:
-    _sync(part)
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
     # Keep the modification time: readers of other time ranges skip the file by it.
     os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
     part.replace(target)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove_stale_parts(folder: Path) -> None:

@@ -79,7 +79,7 @@ def read_parquet(
     Parameters
     ----------
     since_ns, until_ns
-        UTC time range, both ends included; None for all.
+        UTC time range; groups of rows outside it are not read. None for all.
     metrics
         Metrics to read; None for all.
 
@@ -102,7 +102,7 @@ def read_parquet(
         groups = [g for g in range(file.num_row_groups) if _may_overlap(file, g, since_ns, until_ns)]
         content = file.read_row_groups(groups, columns=columns)
     provenance = Provenance.from_metadata(metadata)
-    table = from_wide_table(_between(content, since_ns, until_ns), provenance, metrics)
+    table = from_wide_table(content, provenance, metrics)
     if not path.name.endswith(PARQUET):
         return table
     state = SegmentState(
@@ -183,10 +183,8 @@ def to_wide_table(table: SampleTable) -> pa.Table:
             pa.array(np.zeros(length, np.int32)), pa.array([device.uuid], pa.string())
         )
         times = {"time_ns": columns["time_ns"], "clock_ns": columns["time_ns"] - columns["monotonic_ns"]}
-        metrics = {
-            name: column for name, column in columns.items() if name not in ("time_ns", "monotonic_ns")
-        }
-        values = {name: pa.array(c, from_pandas=True) for name, c in (times | metrics).items()}
+        held = times | {name: columns[name] for name in metric_names(columns)}
+        values = {name: pa.array(column, from_pandas=True) for name, column in held.items()}
         parts.append(pa.table({"device": device_column, **values}))
     return pa.concat_tables(parts, promote_options="default").unify_dictionaries() if parts else _empty()
 
@@ -267,18 +265,6 @@ def _may_overlap(file: Any, group: int, since_ns: int | None, until_ns: int | No
             low, high = column.statistics.min, column.statistics.max
             return (since_ns is None or high >= since_ns) and (until_ns is None or low <= until_ns)
     return True
-
-
-def _between(content: pa.Table, since_ns: int | None, until_ns: int | None) -> pa.Table:
-    if "time_ns" not in content.column_names or (since_ns is None and until_ns is None):
-        return content
-    times = content.column("time_ns").to_numpy()
-    inside = np.ones(len(times), np.bool_)
-    if since_ns is not None:
-        inside &= times >= since_ns
-    if until_ns is not None:
-        inside &= times <= until_ns
-    return content if inside.all() else content.filter(pa.array(inside))
 
 
 def _write_csv(table: SampleTable, path: Path) -> None:

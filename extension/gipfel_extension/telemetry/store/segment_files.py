@@ -4,8 +4,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..events import file_name
 
 SUFFIX = ".arrows"
 CLOSED = ".closed.arrows"
@@ -14,7 +17,8 @@ PARQUET = ".closed.parquet"
 #: The clocks of file server and node may differ, and a clock may be set back while a segment is written:
 #: files are skipped unopened only where they are outside a time range by more than this.
 _SKEW_NS = 3660 * 10**9
-_START = re.compile(r"-(\d{1,19})-\d+$")
+#: The stem, in it the start time and a number, and what the state of the segment is known by.
+_NAME = re.compile(r"(.*?(?:-(\d{1,19})-\d+)?)(\.closed\.parquet|(?:\.closed)?\.arrows)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -52,24 +56,18 @@ class SegmentFile:
 def segment_prefix(node: str, recorder: str) -> str:
     """Return the prefix of the file names of a recorder's segments, before time and number."""
     prefix = "" if recorder == "job" else f"{recorder}-"
-    return prefix + ("".join(c if c.isalnum() or c in "._-" else "_" for c in node) or "node")
+    return prefix + (file_name(node) or "node")
 
 
 def segment_files(folder: Path) -> list[SegmentFile]:
     """Return the segments in a directory, sorted by name; Parquet takes precedence over the stream."""
     found: dict[str, SegmentFile] = {}
     for path, status in _regular(folder):
-        name = path.name
-        for suffix in (PARQUET, CLOSED, SUFFIX):
-            if name.endswith(suffix):
-                stem = path.with_name(name.removesuffix(suffix))
-                known = found.get(stem.name)
-                if known is None or suffix == PARQUET:
-                    start = _START.search(stem.name)
-                    start_ns = int(start.group(1)) if start else None
-                    found[stem.name] = SegmentFile(path, stem, start_ns, status.st_mtime_ns)
-                break
-    return [found[name] for name in sorted(found)]
+        name = _NAME.fullmatch(path.name)
+        if name and (name[1] not in found or name[3] == PARQUET):
+            start_ns = int(name[2]) if name[2] else None
+            found[name[1]] = SegmentFile(path, path.with_name(name[1]), start_ns, status.st_mtime_ns)
+    return [found[stem] for stem in sorted(found)]
 
 
 def current_path(path: Path) -> Path:
@@ -89,18 +87,15 @@ def _regular(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in entries:
+        path = Path(entry.path)
         if not entry.name.endswith((SUFFIX, PARQUET)):
             continue
-        try:
-            status = entry.stat()
-        except OSError:
-            # Renamed since the listing.
-            path = current_path(Path(entry.path))
+        with suppress(OSError):
             try:
-                status = path.stat()
+                status = entry.stat()
             except OSError:
-                continue
-        else:
-            path = Path(entry.path)
-        if stat.S_ISREG(status.st_mode):
-            yield path, status
+                # Renamed since the listing.
+                path = current_path(path)
+                status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                yield path, status

@@ -75,9 +75,8 @@ def _table(
             schema = stream.schema
         metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
         provenance = Provenance.from_metadata(metadata)
-        rows = _RowDecoder(schema, metadata, provenance, metrics)
         batches, ending = _read_batches(data, since_ns, until_ns)
-        table = rows.table(batches)
+        table = _decode(batches, _metrics_of(schema, metadata), provenance, metrics)
     except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError):
         return SampleTable(columns={}, segments=(state,))
     if ending == "unreadable":
@@ -98,61 +97,41 @@ def _table(
     return replace(table, segments=(described,))
 
 
-class _RowDecoder:
-    """Decoder of a segment's rows, whose values are lists, into columns."""
+def _metrics_of(schema: pa.Schema, metadata: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the metrics in a row's list by kind of device."""
+    if metadata.get("version") != FORMAT_VERSION:
+        raise ValueError("its format version is not supported")
+    metrics = json.loads(metadata.get("metrics", "{}"))
+    if schema.names != ["time_ns", "monotonic_ns", "device", "values"] or not isinstance(metrics, dict):
+        raise ValueError("its columns are not those of a segment")
+    return {kind: [str(name) for name in metrics.get(kind, [])] for kind in METRICS}
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        metadata: Mapping[str, str],
-        provenance: Provenance,
-        selected: Collection[str] | None,
-    ) -> None:
-        if metadata.get("version") != FORMAT_VERSION:
-            raise ValueError("its format version is not supported")
-        metrics = json.loads(metadata.get("metrics", "{}"))
-        if schema.names != ["time_ns", "monotonic_ns", "device", "values"] or not isinstance(metrics, dict):
-            raise ValueError("its columns are not those of a segment")
-        self._metrics = {kind: [str(name) for name in metrics.get(kind, [])] for kind in METRICS}
-        self._provenance = provenance
-        self._selected = selected
 
-    def table(self, batches: Sequence[pa.RecordBatch]) -> SampleTable:
-        """Return the samples of some batches."""
-        # Combine the batches first: each holds so few samples that its overhead dominates.
-        joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
-        parts = [_parts(batch) for batch in joined] or [_parts(None)]
-        time_ns, monotonic_ns, device_indices, lengths, values = (
-            np.concatenate([part[i] for part in parts]) for i in range(5)
-        )
-        starts = np.cumsum(lengths) - lengths
-        columns: dict[str, Columns] = {}
-        for index, device in enumerate(self._provenance.devices):
-            names = self._metrics[device.kind]
-            rows = np.flatnonzero((device_indices == index) & (lengths == len(names)))
-            block = values[starts[rows][:, None] + np.arange(len(names))].T
-            columns[device.uuid] = self._columns(device.kind, time_ns[rows], monotonic_ns[rows], names, block)
-        origin = self._provenance
-        return SampleTable(origin.devices, columns, origin.source, origin.interval)
-
-    def _columns(
-        self,
-        kind: str,
-        time_ns: _Numbers,
-        monotonic_ns: _Numbers,
-        names: Sequence[str],
-        block: NDArray[np.float64],
-    ) -> Columns:
-        columns: Columns = {"time_ns": time_ns, "monotonic_ns": monotonic_ns}
-        arrays = dict(zip(names, block, strict=True))
-        for metric in dict.fromkeys((*METRICS[kind], *names)):
-            if self._selected is not None and metric not in self._selected:
-                continue
-            known = arrays.get(metric)
-            columns[metric] = (
-                np.full(len(time_ns), np.nan) if known is None else np.ascontiguousarray(known, np.float64)
-            )
-        return columns
+def _decode(
+    batches: Sequence[pa.RecordBatch],
+    metrics: Mapping[str, Sequence[str]],
+    provenance: Provenance,
+    selected: Collection[str] | None,
+) -> SampleTable:
+    """Return the samples of some batches, whose values are lists, as columns."""
+    # Combine the batches first: each holds so few samples that its overhead dominates.
+    joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
+    parts = [_parts(batch) for batch in joined] or [_parts(None)]
+    time_ns, monotonic_ns, device_indices, lengths, values = (
+        np.concatenate([part[i] for part in parts]) for i in range(5)
+    )
+    starts = np.cumsum(lengths) - lengths
+    columns: dict[str, Columns] = {}
+    for index, device in enumerate(provenance.devices):
+        names = metrics[device.kind]
+        rows = np.flatnonzero((device_indices == index) & (lengths == len(names)))
+        block = values[starts[rows][:, None] + np.arange(len(names))].T
+        known = {name: np.ascontiguousarray(own) for name, own in zip(names, block, strict=True)}
+        missing = dict.fromkeys(METRICS[device.kind], np.full(len(rows), np.nan))
+        columns[device.uuid] = {"time_ns": time_ns[rows], "monotonic_ns": monotonic_ns[rows]} | {
+            name: own for name, own in (missing | known).items() if selected is None or name in selected
+        }
+    return SampleTable(provenance.devices, columns, provenance.source, provenance.interval)
 
 
 def _parts(batch: pa.RecordBatch | None) -> tuple[NDArray[Any], ...]:
@@ -183,7 +162,11 @@ class _Messages:
             reader.read_next_message()
             self._head = source.tell()
             self._edges.append(self._head)
-            self._edges.extend(source.tell() for _ in _each_message(reader))
+            for message in reader:
+                if message.type != "record batch":
+                    self.ending = "torn"
+                    break
+                self._edges.append(source.tell())
             if source.tell() < data.size:
                 # Zeros that a machine crash left look like the end mark but are not at the file's end.
                 self.ending = "torn"
@@ -240,17 +223,6 @@ def _read_batches(
     except (pa.ArrowException, OSError, ValueError, MemoryError):
         ending = "torn" if batches else "unreadable"
     return batches, ending
-
-
-def _each_message(reader: Any) -> Iterator[None]:
-    while True:
-        try:
-            message = reader.read_next_message()
-        except StopIteration:
-            return
-        if message.type != "record batch":
-            raise ValueError("it holds other messages than record batches")
-        yield
 
 
 def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:

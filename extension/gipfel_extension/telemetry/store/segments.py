@@ -9,7 +9,6 @@ microseconds, because the clocks are read one after the other. All values are ro
 so that a run has the same values while it is live and after it was closed.
 """
 
-import errno
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from ..sample import Provenance, Sample, SampleTable, SegmentState
 from .parquet import read_parquet, write_parquet
 from .segment_files import CLOSED, PARQUET, SUFFIX, SegmentFile, current_path, segment_files, segment_prefix
 from .segment_stream import metadata_of, read_stream
-from .summaries import LEVELS, SummaryWriter
+from .summaries import LEVELS, SummaryWriter, WholeWrites
 
 __all__ = [
     "CLOSED",
@@ -92,7 +91,7 @@ class SegmentWriter:
         # Created before the file, so that the file is empty for as short a time as possible.
         devices = self._batch([])
         self.path, handle = _create(folder, provenance, start_ns)
-        self._file = _WholeWrites(handle, self.path)
+        self._file = WholeWrites(handle, "wb")
         try:
             self._stream = pa.ipc.new_stream(self._file, self._schema, options=_OPTIONS)
             # Readers learn the devices before the first sample.
@@ -115,7 +114,7 @@ class SegmentWriter:
         """Write the end mark, add ``.closed`` to the name, and return the new path."""
         self._stream.close()
         self._summaries.close()
-        self._file.sync()
+        os.fsync(self._file.fileno())
         self._file.close()
         closed = _stem(self.path).with_name(_stem(self.path).name + CLOSED)
         self.path.rename(closed)
@@ -188,9 +187,7 @@ def read_samples(
     if simulated is not None:
         parts = [_only(part, simulated=simulated) for part in parts]
     table = SampleTable.union(parts, metrics=metrics)
-    if until_ns is not None:
-        table = table.until(until_ns + 1)
-    return table if since_ns is None else table.since(since_ns)
+    return table.between(since_ns, None if until_ns is None else until_ns + 1)
 
 
 def read_segment(
@@ -256,42 +253,6 @@ def round_values(values: NDArray[np.float64], dropped: NDArray[np.int64]) -> NDA
     nearest = ((bits + half) >> dropped) << dropped
     result: NDArray[np.float64] = np.where(np.isfinite(values), nearest, bits).view(np.float64)
     return result
-
-
-class _WholeWrites:
-    """An unbuffered file whose writes are complete or raise; written data survive the process."""
-
-    def __init__(self, handle: int, path: Path) -> None:
-        self._handle: int | None = handle
-        self._path = path
-
-    @property
-    def closed(self) -> bool:
-        """True after :meth:`close`."""
-        return self._handle is None
-
-    def write(self, data: bytes) -> int:
-        """Write all data or raise: a partial batch would hide every batch after it."""
-        if self._handle is None:
-            raise OSError(errno.EBADF, "closed", str(self._path))
-        size = memoryview(data).nbytes
-        if os.write(self._handle, data) != size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        return size
-
-    def flush(self) -> None:
-        """Do nothing, because nothing is buffered."""
-
-    def sync(self) -> None:
-        """Wait until the data are on disk."""
-        if self._handle is not None:
-            os.fsync(self._handle)
-
-    def close(self) -> None:
-        """Close the file; further calls do nothing."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
 
 
 def _read(

@@ -11,6 +11,7 @@ unpacks only the metrics it shows.
 """
 
 import errno
+import io
 import json
 import os
 import zlib
@@ -140,6 +141,17 @@ class SummaryWriter:
             bucket.file.close()
 
 
+class WholeWrites(io.FileIO):
+    """An unbuffered file whose writes are complete or raise; written data survive the process."""
+
+    def write(self, data: Any) -> int:
+        """Write all data or raise: a partial batch or record would hide every one after it."""
+        size = memoryview(data).nbytes
+        if super().write(data) != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return size
+
+
 class _Bucket:
     """The current bucket of one level, and the file of the previous ones."""
 
@@ -147,7 +159,7 @@ class _Bucket:
         self, path: Path, provenance: Provenance, level: int, series: tuple[tuple[str, str], ...]
     ) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.file = os.fdopen(handle, "wb", buffering=0)
+        self.file = WholeWrites(handle, "wb")
         self.file.write(_head(provenance, level))
         self._span = level * 10**9
         self._type = _record(len(series))
@@ -191,9 +203,7 @@ class _Bucket:
     def flush(self) -> None:
         if self._ready:
             # A single call, so that readers see complete records.
-            written = self.file.write(self._ready)
-            if written != len(self._ready):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
+            self.file.write(self._ready)
             self._ready.clear()
 
 
@@ -215,15 +225,12 @@ def read_summary(path: Path, *, last: int | None = None, metrics: Iterable[str] 
         The file is not a summary.
     """
     with open_regular(path) as file:
-        magic, length = file.read(len(_PLAIN_MAGIC)), int.from_bytes(file.read(4), "little")
-        if magic not in (_PLAIN_MAGIC, _PACKED_MAGIC) or not 0 < length <= _MAX_HEAD:
-            raise ValueError("it is not a summary")
-        head, provenance, level, series = _read_head(file.read(length))
+        magic, head, provenance, level, series = _read_head(file)
         if magic == _PACKED_MAGIC:
-            series, arrays = _read_packed(file, head, series, metrics, last)
+            series, arrays = _unpack(file, head, series, metrics, last)
         else:
             arrays = _read_records(file, len(series), last)
-    return Summary(provenance, level, tuple(series), *arrays)
+    return Summary(provenance, level, series, *arrays)
 
 
 def pack_summary(path: Path, replace_content: Callable[[Path, bytes], None]) -> None:
@@ -240,52 +247,44 @@ def pack_summary(path: Path, replace_content: Callable[[Path, bytes], None]) -> 
         As :func:`read_summary`.
     """
     with open_regular(path) as file:
-        if file.read(len(_PACKED_MAGIC)) == _PACKED_MAGIC:
-            return
-        length = int.from_bytes(file.read(4), "little")
-        if length > _MAX_HEAD:
-            raise ValueError("it is not a summary")
-        head = _read_head(file.read(length))[0]
+        magic, head = _read_head(file)[:2]
+    if magic == _PACKED_MAGIC:
+        return
     summary = read_summary(path)
-    arrays = (summary.start_ns, summary.mean, summary.low, summary.high, summary.count)
-    replace_content(path, _pack(head, summary.series, arrays))
-
-
-def _pack(head: dict[str, Any], series: Sequence[tuple[str, str]], arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Return the content of a packed file.
-
-    Parameters
-    ----------
-    arrays
-        Start times of the buckets; means, minima, maxima and counts as arrays of records by series.
-    """
-    start_ns, mean, low, high, count = arrays
-    blocks = [zlib.compress(np.diff(start_ns, prepend=0).astype("<i8").tobytes(), 9)]
-    for columns in _columns(series).values():
-        floats = [_shuffled_bytes(each[:, columns]) for each in (mean, low, high)]
-        counts = np.ascontiguousarray(count[:, columns].T).astype("<u2").tobytes()
+    blocks = [zlib.compress(np.diff(summary.start_ns, prepend=0).astype("<i8").tobytes(), 9)]
+    for columns in _columns(summary.series).values():
+        floats = [_shuffled_bytes(each[:, columns]) for each in (summary.mean, summary.low, summary.high)]
+        counts = np.ascontiguousarray(summary.count[:, columns].T).astype("<u2").tobytes()
         blocks.append(zlib.compress(b"".join([*floats, counts]), 9))
     sizes = [len(block) for block in blocks]
-    content = json.dumps({**head, "records": len(start_ns), "sizes": sizes}).encode()
-    return b"".join([_PACKED_MAGIC, len(content).to_bytes(4, "little"), content, *blocks])
+    content = json.dumps({**head, "records": len(summary.start_ns), "sizes": sizes}).encode()
+    whole = b"".join([_PACKED_MAGIC, len(content).to_bytes(4, "little"), content, *blocks])
+    replace_content(path, whole)
 
 
 def _unpack(
-    file: BinaryIO, head: dict[str, Any], series: Sequence[tuple[str, str]], metrics: Iterable[str] | None
-) -> tuple[list[tuple[str, str]], tuple[NDArray[Any], ...]]:
+    file: BinaryIO,
+    head: dict[str, Any],
+    series: Sequence[tuple[str, str]],
+    metrics: Iterable[str] | None,
+    last: int | None,
+) -> tuple[tuple[tuple[str, str], ...], tuple[NDArray[Any], ...]]:
     """Read the series and arrays of some metrics from the blocks after the header.
 
     Parameters
     ----------
-    metrics
-        None for all.
+    metrics, last
+        As for :func:`read_summary`.
 
     Raises
     ------
     ValueError
         A block is damaged.
     """
-    records, sizes = int(head["records"]), [int(size) for size in head["sizes"]]
+    try:
+        records, sizes = int(head["records"]), [int(size) for size in head["sizes"]]
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError("its header lacks the sizes of its blocks") from error
     columns_by_metric = _columns(series)
     if not 0 <= records <= _MAX_RECORDS or len(sizes) != 1 + len(columns_by_metric) or min(sizes) < 0:
         raise ValueError("the sizes of its blocks are invalid")
@@ -309,7 +308,8 @@ def _unpack(
         blocks[3].append(counts.T)
         found += [series[column] for column in columns]
     arrays = [np.concatenate(block, axis=1) if block else np.zeros((records, 0)) for block in blocks]
-    return found, (start_ns, *arrays)
+    first = 0 if last is None else max(0, records - last)
+    return tuple(found), tuple(array[first:] for array in (start_ns, *arrays))
 
 
 def _columns(series: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
@@ -342,21 +342,6 @@ def _read_block(file: BinaryIO, size: int, length: int) -> bytes:
     return content
 
 
-def _read_packed(
-    file: BinaryIO,
-    head: dict[str, Any],
-    series: tuple[tuple[str, str], ...],
-    metrics: Iterable[str] | None,
-    last: int | None,
-) -> tuple[tuple[tuple[str, str], ...], tuple[NDArray[Any], ...]]:
-    try:
-        found, arrays = _unpack(file, head, series, metrics)
-    except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError("its header lacks the sizes of its blocks") from error
-    first = 0 if last is None else max(0, len(arrays[0]) - last)
-    return tuple(found), tuple(array[first:] for array in arrays)
-
-
 def _read_records(file: BinaryIO, series: int, last: int | None) -> tuple[NDArray[Any], ...]:
     kind = _record(series)
     start = file.tell()
@@ -371,9 +356,13 @@ def _read_records(file: BinaryIO, series: int, last: int | None) -> tuple[NDArra
     return (records["start_ns"].astype(np.int64), *numbers)
 
 
-def _read_head(content: bytes) -> tuple[dict[str, Any], Provenance, int, tuple[tuple[str, str], ...]]:
+def _read_head(file: BinaryIO) -> tuple[bytes, dict[str, Any], Provenance, int, tuple[tuple[str, str], ...]]:
+    """Return the magic number, the header, and what it names: provenance, level and series."""
+    magic, length = file.read(len(_PLAIN_MAGIC)), int.from_bytes(file.read(4), "little")
+    if magic not in (_PLAIN_MAGIC, _PACKED_MAGIC) or not 0 < length <= _MAX_HEAD:
+        raise ValueError("it is not a summary")
     try:
-        head: dict[str, Any] = json.loads(content)
+        head: dict[str, Any] = json.loads(file.read(length))
         level = int(head["level"])
         provenance = Provenance.from_metadata(head["provenance"])
         metrics = {kind: [str(name) for name in names] for kind, names in head["metrics"].items()}
@@ -382,7 +371,7 @@ def _read_head(content: bytes) -> tuple[dict[str, Any], Provenance, int, tuple[t
         raise ValueError("its header is invalid") from error
     if not 1 <= level <= 86400 or not series:
         raise ValueError("its bucket length is invalid")
-    return head, provenance, level, series
+    return magic, head, provenance, level, series
 
 
 def _series_of(provenance: Provenance, metrics: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str], ...]:
