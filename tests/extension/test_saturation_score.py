@@ -322,25 +322,6 @@ def test_a_real_host_says_nothing_about_a_simulated_gpu():
     assert losses(table(both, length=4)) == {"input": 75.0}
 
 
-def test_a_window_scores_a_part_and_keeps_the_runs_start_up():
-    on = [0.0] * 4 + [1.0] * 8 + [0.0] * 8
-    found = table({gpu(): busy(tensor=on, dram=0.0, active=on, engine=on)}, length=20)
-    second = 10**9
-    job = score_table(found, window=(START_NS + 10 * second, START_NS + 13 * second))
-    assert (job.total.score, job.total.losses["unexplained"], job.startup) == (50.0, 50.0, 4.0)
-    assert (job.gpus[0].samples, job.gpus[0].missing) == (4, 0)
-    # Nothing ran at the beginning of the window, but that is not start-up.
-    late = score_table(found, window=(START_NS + 16 * second, START_NS + 99 * second))
-    assert (late.total.losses["unexplained"], late.first_ns, late.last_ns) == (
-        100.0,
-        START_NS + 16 * second,
-        START_NS + 19 * second,
-    )
-    whole = score_table(found, window=(0, START_NS + 99 * second))
-    assert (whole.total, whole.gpus) == (score_table(found).total, score_table(found).gpus)
-    assert score_table(found, window=(START_NS + 99 * second, START_NS + 100 * second)).total is None
-
-
 def test_what_is_put_down_to_imbalance_is_counted_once():
     slow, waits = busy(tensor=0.8, active=0.9, **SOME), busy(tensor=0.1, dram=0.0, active=0.1, engine=0.5)
     job = score_table(table({gpu(0): slow, gpu(1): waits, gpu(2): waits}, length=4))

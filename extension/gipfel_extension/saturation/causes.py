@@ -180,8 +180,7 @@ class IndicatorReader:
         more = behind - _moving_mean(now, self._window)
         waits = np.maximum(0.0, breakdown.gpu_idle + breakdown.sms_empty - now)
         share = np.clip(more / np.maximum(1e-9, _moving_mean(waits, self._window)), 0.0, 1.0)
-        waiting_for_others: Floats = now + np.nan_to_num(share * waits)
-        return waiting_for_others
+        return np.asarray(now + np.nan_to_num(share * waits), np.float64)
 
     def _small_kernels(self, levels: Levels) -> Flags:
         if not self._multi_gpu:
@@ -338,8 +337,7 @@ def _lost_clock(levels: Levels, breakdown: LossBreakdown) -> Floats:
     others = np.nan_to_num(np.fmax(levels.resources["memory"], levels.resources["interconnect"]))
     work = np.maximum(0.0, breakdown.busy - others)
     work = np.where(levels.pipes >= others, np.fmax(work, levels.pipes), work)
-    capped: Floats = np.minimum(breakdown.sms_stalled, (1.0 - levels.clock) * work)
-    return capped
+    return np.asarray(np.minimum(breakdown.sms_stalled, (1.0 - levels.clock) * work), np.float64)
 
 
 def _split(level: Floats, flag: Flags) -> tuple[Floats, Floats]:

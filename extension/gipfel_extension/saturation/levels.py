@@ -296,16 +296,18 @@ def _over_ceiling(values: Floats, ceiling: float = 1.0) -> Floats:
 
 def _highest(values: list[Floats]) -> Floats:
     """Return the highest known value of each sample."""
-    highest: Floats = np.fmax.reduce(np.stack(values), axis=0)
-    return highest
+    return np.asarray(np.fmax.reduce(np.stack(values), axis=0), np.float64)
 
 
 #: Metrics of bytes read and written on any file system: block devices and processes, Lustre, NFS.
 READS = ("IO_READ_BYTES", "LUSTRE_READ_BYTES", "NFS_READ_BYTES")
 WRITES = ("IO_WRITE_BYTES", "LUSTRE_WRITE_BYTES", "NFS_WRITE_BYTES")
 
-#: File systems whose bytes cross the network's counters too.
-_REMOTE = (("LUSTRE_READ_BYTES", "NFS_READ_BYTES"), ("LUSTRE_WRITE_BYTES", "NFS_WRITE_BYTES"))
+#: Counters of the network, and file systems whose bytes cross them too.
+_REMOTE = {
+    "NET_RX_BYTES": ("LUSTRE_READ_BYTES", "NFS_READ_BYTES"),
+    "NET_TX_BYTES": ("LUSTRE_WRITE_BYTES", "NFS_WRITE_BYTES"),
+}
 #: CPU cores per GPU below which a host counts as idle.
 _IDLE_CORES = 0.3
 
@@ -377,11 +379,8 @@ def bidirectional_rate(columns: Columns) -> Floats:
 
     Collectives transfer data in both directions, file systems mostly in one.
     """
-    received = column(columns, "NET_RX_BYTES") - _sum(columns, _REMOTE[0])
-    sent = column(columns, "NET_TX_BYTES") - _sum(columns, _REMOTE[1])
-    return np.fmin(received, sent)
-
-
-def _sum(columns: Columns, metrics: tuple[str, ...]) -> Floats:
-    total: Floats = np.nansum([column(columns, metric) for metric in metrics], axis=0)
-    return total
+    received, sent = (
+        column(columns, network) - np.nansum([column(columns, remote) for remote in file_systems], axis=0)
+        for network, file_systems in _REMOTE.items()
+    )
+    return np.asarray(np.fmin(received, sent), np.float64)

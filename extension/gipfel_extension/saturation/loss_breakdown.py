@@ -35,9 +35,10 @@ class TimeGrid:
     interval: float
     occupied: Numbers
 
-    def expected(self, first_ns: int, last_ns: int) -> int:
-        """Return how many samples a GPU should have between two times, both included."""
-        return max(0, round((last_ns - first_ns) / (self.interval * 1e9)) + 1)
+    @property
+    def expected(self) -> int:
+        """Number of samples that a GPU should have."""
+        return round((self.last_ns - self.first_ns) / (self.interval * 1e9)) + 1
 
     def indices(self, time_ns: Numbers) -> tuple[Numbers, Flags]:
         """Return the slot of each time as an index into `occupied`, and whether that slot is occupied."""
@@ -82,8 +83,7 @@ def durations_of(time_ns: Numbers, intervals: Sequence[float]) -> Floats:
     # The nearer neighbour counts: a pause on the other side does not lengthen a sample.
     near = np.minimum(np.append(steps, np.inf), np.insert(steps, 0, np.inf))
     place = np.searchsorted(np.asarray(intervals), 1.25 * near, side="right") - 1
-    durations: Floats = np.asarray(intervals, np.float64)[np.maximum(place, 0)]
-    return durations
+    return np.asarray(np.take(intervals, np.maximum(place, 0)), np.float64)
 
 
 def nearest_rows(time_ns: Numbers, others_ns: Numbers, within_ns: float) -> tuple[Numbers, Flags]:
@@ -193,10 +193,8 @@ def loss_breakdown_of(levels: Levels) -> LossBreakdown:
 _MAX_BEFORE, _MAX_OF_WORK = 0.03, 0.1
 
 
-def work_start_ns(
-    gpus: Sequence[tuple[Levels, LossBreakdown]], grid: TimeGrid, limits: Thresholds
-) -> int | None:
-    """Return the UTC time (ns) at which the work of the job's first GPU begins; None where none ever works.
+def work_start_ns(gpus: Sequence[tuple[Levels, LossBreakdown]], grid: TimeGrid, limits: Thresholds) -> int:
+    """Return the UTC time (ns) at which the work of the job's first GPU begins; the first if none ever works.
 
     This is the end of the longest pause before which hardly any work was done, so that a warm-up kernel or
     the first connection of ranks does not end the start-up.
@@ -205,7 +203,7 @@ def work_start_ns(
     busiest = np.nan_to_num(max_and_median(rows, len(grid.occupied))[0]) if rows else np.zeros(0)
     works = busiest >= limits.works
     if not works.any():
-        return None
+        return grid.first_ns
     begins = np.flatnonzero(works & ~np.concatenate([[False], works[:-1]]))
     ends = np.flatnonzero(works & ~np.concatenate([works[1:], [False]]))
     before = (np.cumsum(busiest) - busiest)[begins]

@@ -15,6 +15,14 @@ _MAX_COARSE_DIFFERENCE = 5.0
 #: Points of ``unexplained`` from which a note names the metrics that would explain more.
 _MIN_UNEXPLAINED = 10.0
 _FINE_S = Thresholds().fine
+#: What it means for a score that no GPU has a metric.
+_CONSEQUENCES = {
+    "SM_ACTIVE": "SMs without work and SMs that wait can't be distinguished",
+    "GR_ENGINE_ACTIVE": "GPU_UTIL is used instead where it was recorded",
+    "SM_CLOCK": "clocks below the maximum can't be seen, and the score may be too high",
+    "DRAM_ACTIVE": "the score is a lower bound without memory",
+    "PIPE_TENSOR_ACTIVE": "the score is a lower bound without tensor pipes",
+}
 
 
 def integer_points(parts: Mapping[str, float]) -> dict[str, int]:
@@ -289,7 +297,12 @@ def notes_of(table: SampleTable, scores: Sequence[GpuScore], traces: Sequence[Tr
     if not scores:
         yield "There is no GPU in the recording."
         return
-    yield from _faulty(traces)
+    faulty = sorted({metric for trace in traces for metric in trace.levels.faulty})
+    if faulty:
+        yield (
+            f"{', '.join(faulty)}: values above 1 are not fractions, so they count as missing. "
+            "The source may count in per cent."
+        )
     unscored = [score for score in scores if score.total is None]
     if unscored:
         yield (
@@ -305,15 +318,6 @@ def notes_of(table: SampleTable, scores: Sequence[GpuScore], traces: Sequence[Tr
         score.total is not None and score.total.losses["unexplained"] >= _MIN_UNEXPLAINED for score in scored
     ):
         yield from _unrecorded(table, scored)
-
-
-def _faulty(traces: Sequence[Trace]) -> Iterator[str]:
-    metrics = sorted({metric for trace in traces for metric in trace.levels.faulty})
-    if metrics:
-        yield (
-            f"{', '.join(metrics)}: values above 1 are not fractions, so they count as missing. "
-            "The source may count in per cent."
-        )
 
 
 def _unrecorded(table: SampleTable, scores: Sequence[GpuScore]) -> Iterator[str]:
@@ -340,17 +344,9 @@ def _missing(table: SampleTable, scores: Sequence[GpuScore]) -> Iterator[str]:
     if not scores:
         return
     uuids = [score.device.uuid for score in scores]
-    metrics = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "DRAM_ACTIVE", "PIPE_TENSOR_ACTIVE", "SM_CLOCK")
-    recorded = {metric: _recorded(table, uuids, metric) for metric in metrics}
-    if not recorded["SM_ACTIVE"]:
-        yield "SM_ACTIVE is missing: SMs without work and SMs that wait can't be distinguished."
-    if not recorded["GR_ENGINE_ACTIVE"]:
-        yield "GR_ENGINE_ACTIVE is missing: GPU_UTIL is used instead where it was recorded."
-    if not recorded["SM_CLOCK"]:
-        yield "SM_CLOCK is missing: clocks below the maximum can't be seen, and the score may be too high."
-    for metric, part in (("DRAM_ACTIVE", "memory"), ("PIPE_TENSOR_ACTIVE", "tensor pipes")):
-        if not recorded[metric]:
-            yield f"{metric} is missing: the score is a lower bound without {part}."
+    for metric, consequence in _CONSEQUENCES.items():
+        if not _recorded(table, uuids, metric):
+            yield f"{metric} is missing: {consequence}."
 
 
 def _count(number: int, part: str) -> str:

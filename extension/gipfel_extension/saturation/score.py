@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..telemetry.metric_table import SCORE_PARTS
 from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
 from .causes import IndicatorReader, losses_of
-from .levels import Flags, Levels, column, known_mean, levels_of, recorded_or
+from .levels import Levels, column, known_mean, levels_of, recorded_or
 from .loss_breakdown import (
     COARSENING,
     LossBreakdown,
@@ -91,16 +91,12 @@ class _Gpu:
     levels: Levels
     breakdown: LossBreakdown
 
-    def working(self, minimum: float) -> Flags:
-        return self.breakdown.running >= minimum
-
 
 def score_table(
     table: SampleTable,
     settings: Settings | None = None,
     *,
     ranks: Mapping[int, Sequence[str]] | None = None,
-    window: tuple[int, int] | None = None,
 ) -> JobScore:
     """Score the samples of a table.
 
@@ -108,8 +104,6 @@ def score_table(
     ----------
     ranks
         UUIDs of the GPUs that each rank's process uses; empty if unknown.
-    window
-        First and last UTC time (ns) to score; None for all. Start-up and indicators use the whole table.
 
     Returns
     -------
@@ -119,10 +113,8 @@ def score_table(
     settings = settings or Settings()
     grid = time_grid_of(table)
     gpus = [_read_gpu(table, device, settings) for device in table.gpus]
-    first_ns, last_ns = window or (grid.first_ns, grid.last_ns)
-    first_ns, last_ns = max(first_ns, grid.first_ns), min(last_ns, grid.last_ns)
-    traces, start_ns = _traces(table, gpus, grid, settings, (first_ns, last_ns))
-    scores = tuple(_gpu_score(table, trace, grid, settings, (first_ns, last_ns)) for trace in traces)
+    traces, start_ns = _traces(table, gpus, grid, settings)
+    scores = tuple(_gpu_score(table, trace, grid, settings) for trace in traces)
     scored = [score for score in scores if score.total is not None]
     totals = {score.device.uuid: score.total for score in scored if score.total is not None}
     return JobScore(
@@ -134,8 +126,8 @@ def score_table(
         (start_ns - grid.first_ns) / 1e9,
         grid.interval,
         FINE_INTERVAL if any(trace.levels.recorded_parts for trace in traces) else grid.interval,
-        first_ns if totals else None,
-        last_ns if totals else None,
+        grid.first_ns if totals else None,
+        grid.last_ns if totals else None,
         table.simulated,
         tuple(notes_of(table, scores, traces)),
         traces,
@@ -157,13 +149,15 @@ def _traces(
     gpus: Sequence[_Gpu],
     grid: TimeGrid,
     settings: Settings,
-    window: tuple[int, int],
 ) -> tuple[tuple[Trace, ...], int]:
     """Return each GPU sample by sample, and the UTC time (ns) at which the work began."""
-    start_ns = work_start_ns([(gpu.levels, gpu.breakdown) for gpu in gpus], grid, settings.thresholds)
-    start_ns = grid.first_ns if start_ns is None else start_ns
     limits = settings.thresholds
-    worked = {gpu.device.uuid: (gpu.levels, gpu.breakdown) for gpu in gpus if gpu.working(limits.works).any()}
+    start_ns = work_start_ns([(gpu.levels, gpu.breakdown) for gpu in gpus], grid, limits)
+    worked = {
+        gpu.device.uuid: (gpu.levels, gpu.breakdown)
+        for gpu in gpus
+        if (gpu.breakdown.running >= limits.works).any()
+    }
     watts = {gpu.device.uuid: ceilings_of(gpu.device.name).watts for gpu in gpus}
     reader = IndicatorReader(table, grid, limits, worked, watts)
     intervals = intervals_of(table, grid)
@@ -177,7 +171,7 @@ def _traces(
                 reader.indicators_of(gpu.device) if gpu.device.uuid in worked else None,
                 gpu.levels.time_ns < start_ns - int(grid.interval * 5e8),
             ),
-            gpu.levels.known & _inside(gpu.levels.time_ns, window),
+            gpu.levels.known,
             durations_of(gpu.levels.time_ns, intervals)
             * recorded_or(gpu.levels.recorded_parts, "SCORE_SHARE", np.ones(len(gpu.levels.time_ns))),
         )
@@ -186,13 +180,10 @@ def _traces(
     return traces, start_ns
 
 
-def _gpu_score(
-    table: SampleTable, trace: Trace, grid: TimeGrid, settings: Settings, window: tuple[int, int]
-) -> GpuScore:
-    inside = _inside(trace.levels.time_ns, window)
-    columns = {name: values[inside] for name, values in table[trace.device.uuid].items()}
+def _gpu_score(table: SampleTable, trace: Trace, grid: TimeGrid, settings: Settings) -> GpuScore:
+    columns = table[trace.device.uuid]
     samples = int(trace.scored.sum())
-    expected = max(samples, grid.expected(*window))
+    expected = max(samples, grid.expected)
     return GpuScore(
         trace.device,
         _total(trace, _mean_of_means(trace, columns, grid, settings)) if samples else None,
@@ -211,10 +202,6 @@ def _held_seconds(trace: Trace) -> float:
     """Return the seconds from the first sample of a GPU to its last."""
     times = trace.levels.time_ns[trace.scored]
     return float(times[-1] - times[0]) / 1e9 + float(trace.seconds[0]) if len(times) else 0.0
-
-
-def _inside(time_ns: NDArray[np.int64], window: tuple[int, int]) -> Flags:
-    return (time_ns >= window[0]) & (time_ns <= window[1])
 
 
 def _mean_of_means(trace: Trace, columns: Columns, grid: TimeGrid, settings: Settings) -> float | None:

@@ -113,4 +113,4 @@ def read_record_file(run: Path) -> dict[str, Any]:
 def edf_name(record: Mapping[str, Any]) -> str:
     """Return the name of a record's EDF; empty without one."""
     edf = record.get("edf")
-    return str(edf.get("name", "")) if isinstance(edf, dict) else ""
+    return str(edf.get("name") or "") if isinstance(edf, dict) else ""

@@ -138,27 +138,38 @@ _OCCUPANCY_METRICS = ("SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_A
 
 
 class _Occupancy(LossRule):
+    """Rule for a range of the share of the GPU's memory in use; without advice where that is unknown."""
+
     loss = "occupancy"
     least = 15.0
     metrics = _OCCUPANCY_METRICS
+    _filled: tuple[float, float]
+    _action: str
 
     def where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples with the loss and high SM activity; at low activity, launch may be the cause."""
         return super().where(context, trace) & (trace.levels.active >= 0.5)
 
-    def filled(self, context: AdviceContext, trace: Trace) -> float | None:
-        """Return the largest share of the GPU's memory in use; None where unknown."""
+    def filled(self, context: AdviceContext, trace: Trace) -> float:
+        """Return the largest share of the GPU's memory in use; NaN where unknown."""
         with np.errstate(invalid="ignore", divide="ignore"):
             filled = (context.column(trace, "FB_USED") / context.column(trace, "FB_TOTAL"))[trace.scored]
-        known = filled[np.isfinite(filled)]
-        return float(known.max()) if len(known) else None
+        return float(max(filled[np.isfinite(filled)], default=np.nan))
 
-    def sentence(self, context: AdviceContext, trace: Trace) -> str:
-        """Return a sentence with the percentage of the time, and the memory in use."""
-        filled = 100 * (self.filled(context, trace) or 0.0)
+    def gain(self, context: AdviceContext, trace: Trace) -> float:
+        """Return the loss; 0 where another share of the memory is in use, or it is unknown."""
+        least, most = self._filled
+        return super().gain(context, trace) if least <= self.filled(context, trace) < most else 0.0
+
+    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
+        """Return the percentage of the time with the memory in use, and what to do."""
         return (
-            f"{self.affected_gpus(context)} ran kernels with few warps, which kept neither pipes nor memory "
-            f"busy, {self.percent_lost(trace):.0f} % of the time, with {filled:.0f} % of memory in use."
+            (
+                f"{self.affected_gpus(context)} ran kernels with few warps, which kept neither pipes nor "
+                f"memory busy, {self.percent_lost(trace):.0f} % of the time, with "
+                f"{100 * self.filled(context, trace):.0f} % of memory in use."
+            ),
+            self._action,
         )
 
 
@@ -169,18 +180,8 @@ class BatchSize(_Occupancy):
     knob = Knob(
         "batch size", "https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data"
     )
-
-    def gain(self, context: AdviceContext, trace: Trace) -> float:
-        """Return the loss; 0 where memory is full or its use unknown."""
-        filled = self.filled(context, trace)
-        return super().gain(context, trace) if filled is not None and filled < 0.6 else 0.0
-
-    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
-        """Return the sentence, and what to do."""
-        return (
-            self.sentence(context, trace),
-            "Try a larger batch.",
-        )
+    _filled = (0.0, 0.6)
+    _action = "Try a larger batch."
 
 
 class ActivationCheckpointing(_Occupancy):
@@ -190,18 +191,8 @@ class ActivationCheckpointing(_Occupancy):
 
     name = "activation-checkpointing"
     knob = Knob("torch.utils.checkpoint", "https://docs.pytorch.org/docs/stable/checkpoint.html")
-
-    def gain(self, context: AdviceContext, trace: Trace) -> float:
-        """Return the loss; 0 where memory is free or its use unknown."""
-        filled = self.filled(context, trace)
-        return super().gain(context, trace) if filled is not None and filled >= 0.9 else 0.0
-
-    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
-        """Return the sentence, and what to do."""
-        return (
-            self.sentence(context, trace),
-            "Use activation checkpointing to free memory for a larger batch; it recomputes activations.",
-        )
+    _filled = (0.9, np.inf)
+    _action = "Use activation checkpointing to free memory for a larger batch; it recomputes activations."
 
 
 class _TimeRule(ABC):

@@ -173,7 +173,7 @@ def heading(job: JobScore, *, environment: str = "", width: int = WIDTH) -> str:
     gpus = f"{len(job.gpus)} \u00d7 {names.pop() if len(names) == 1 else 'GPU'}" if job.gpus else "no GPU"
     mark = "simulated" if job.simulated and "simulated" not in gpus else ""
     text = " · ".join(part for part in (where, gpus, mark, environment) if part)
-    return _shortened(f"GIPFEL   {text}", width)
+    return shortened(f"GIPFEL   {text}", width)
 
 
 def recording_line(job: JobScore, label: str, *, width: int = WIDTH) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def recording_line(job: JobScore, label: str, *, width: int = WIDTH) -> tuple[st
     pace = f"a sample every {job.scored_interval:g} s"
     tail = f"{_duration_text(seconds)}, {pace}, confidence {job.confidence:.2f}"
     whole = f"Saturation   {label}   {tail}"
-    return (whole,) if len(whole) <= width else (_shortened(f"Saturation   {label}", width), f"  {tail}")
+    return (whole,) if len(whole) <= width else (shortened(f"Saturation   {label}", width), f"  {tail}")
 
 
 def score_lines(job: JobScore) -> tuple[str, str]:
@@ -283,5 +283,6 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _shortened(text: str, width: int) -> str:
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, with an ellipsis where some are missing."""
     return text if len(text) <= width else text[: max(1, width - 1)] + "…"

@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from ...telemetry.figures.saved import CLOCK_SCRIPT
 from ...telemetry.figures.static_html import Html, details, escaped, figure, items, page, table, tag
+from ...telemetry.files import edf_name
 from ...telemetry.redaction import redact_command_line, redact_record
 from ..settings import LOSSES
-from .document import range_sentence
+from .document import range_sentence, shortened
 
 _MAX_VALUE = 400
 _MAX_RECORD_LINES = 10
@@ -289,9 +291,10 @@ def _with_times(text: str) -> Html:
 
 def record_lines(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return names and values from ``record.json``, ten at most, without missing ones."""
-    return tuple((name, _shortened(value)) for name, value in _record_lines(redact_record(record)) if value)[
-        :_MAX_RECORD_LINES
-    ]
+    lines = (
+        (name, shortened(value, _MAX_VALUE)) for name, value in _record_lines(redact_record(record)) if value
+    )
+    return tuple(islice(lines, _MAX_RECORD_LINES))
 
 
 def _record_lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -303,16 +306,14 @@ def _record_lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     nodes = record.get("nodes")
     names = [_as_str(node) for node in nodes] if isinstance(nodes, list) else []
     yield "nodes", f"{len(names)}: {', '.join(names)}" if names else _as_str(record.get("node"))
-    edf = record.get("edf")
-    name = _as_str(edf.get("name")) if isinstance(edf, dict) else ""
-    yield "environment", " · ".join(part for part in (name, _as_str(record.get("edf_digest"))[:19]) if part)
+    digest = _as_str(record.get("edf_digest"))[:19]
+    yield "environment", " · ".join(part for part in (edf_name(record), digest) if part)
     image = record.get("image")
     yield "image", _as_str(image.get("path")) if isinstance(image, dict) else ""
     command = record.get("command")
     words = [_as_str(word) for word in command] if isinstance(command, list) else []
     yield "command", redact_command_line(words)
-    options = record.get("options")
-    yield "options", _joined_pairs(options)
+    yield "options", _joined_pairs(record.get("options"))
     interval = record.get("interval")
     yield "sampling", f"every {interval} s" if isinstance(interval, int | float) else ""
     yield "versions", _joined_pairs(record.get("versions"))
@@ -326,7 +327,3 @@ def _joined_pairs(mapping: Any) -> str:
 
 def _as_str(value: Any) -> str:
     return "" if value is None else str(value)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
