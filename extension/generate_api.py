@@ -18,43 +18,20 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
-from gipfel_cluster.job.git_state import GitDifference
-from gipfel_cluster.job.hub import ServiceParameter, ServiceResources
-from gipfel_cluster.scheduler.slurm_usage import QuotaSection
-from gipfel_cluster.workloads.kinds import Workload
-from gipfel_extension.communication.report import GroupFamily, SlowCalls
-from gipfel_extension.diagnosis.pace import PaceComparison
-from gipfel_extension.diagnosis.phases import Phase, RunPhases
-from gipfel_extension.job import topology
-from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
+from gipfel_extension.job.topology import JobTopology
 from gipfel_extension.routes.workloads import ServiceShareChange, ServiceStart
 from gipfel_extension.saturation import LOSSES
-from gipfel_extension.saturation.advice.model import Evidence, Knob
-from gipfel_extension.saturation.report.document import Difference
-from gipfel_extension.saturation.result import Spread
 from gipfel_extension.server import job_responses, responses, task_responses
 from gipfel_extension.server.job import JobDocument
-from gipfel_extension.server.launches import LogPosition
-from gipfel_extension.server.run_comparison import (
-    ConfigurationRow,
-    GitRow,
-    MeasurementRow,
-    RunComparison,
-    RunSteps,
-)
+from gipfel_extension.server.run_comparison import RunComparison
 from gipfel_extension.server.run_table import TableRow
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
 from gipfel_extension.telemetry.figures.lines import GAUGE_LINES, Line
 from gipfel_extension.telemetry.figures.palette import AREAS, PAGE, STATES
-from gipfel_extension.telemetry.gpu_processes import GpuProcess
 from gipfel_extension.telemetry.metric_table import LineStyle
-from gipfel_extension.telemetry.sample import Device
-from gipfel_extension.topology import cluster
 from gipfel_extension.training.batch.submitted import BatchRequest
-from gipfel_extension.training.launches.logs import TrainingCurve
-from gipfel_extension.training.papermill.parameters import Parameter
 from gipfel_extension.vetting import grid
 from gipfel_extension.vetting.model import Verdict
 
@@ -70,69 +47,46 @@ _HEAD = """\
 /* eslint max-lines: "off" */
 import type { PartialJSONObject } from '@lumino/coreutils';
 """
-#: Models outside of the modules of responses that the panel reads or sends.
+#: Models outside of the modules of responses that the panel sends, or that are a whole response.
 _OTHERS = (
-    Device,
-    Parameter,
-    LogPosition,
     View,
     BatchRequest,
     ServiceStart,
     ServiceShareChange,
-    Problem,
-    JobRank,
     JobDocument,
-    topology.NumaBox,
-    topology.GpuBox,
-    topology.NicBox,
-    topology.LinkLine,
-    topology.NodeBox,
-    topology.RankPlace,
-    topology.AxisCrossing,
-    topology.Scatter,
-    topology.JobTopology,
-    GroupFamily,
-    SlowCalls,
-    cluster.NodeCounts,
-    cluster.SwitchLoad,
-    cluster.ClusterState,
+    JobTopology,
     TableRow,
-    ConfigurationRow,
-    MeasurementRow,
-    GitDifference,
-    GitRow,
-    PaceComparison,
-    Phase,
-    RunPhases,
-    RunSteps,
     RunComparison,
-    Evidence,
-    Knob,
-    Spread,
-    Difference,
-    GpuProcess,
-    TrainingCurve,
-    grid.GridCell,
-    grid.GridRow,
-    grid.FaultyComponent,
-    grid.VettingGrid,
-    Workload,
-    ServiceParameter,
-    ServiceResources,
-    QuotaSection,
 )
 _PRIMITIVES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 _WIDTH = 110
 
 
 def _models() -> list[type[Any]]:
+    """Return the models of `_OTHERS` and of the modules of responses, each after those of its fields."""
     declared = [
         each
         for module in (responses, task_responses, job_responses)
         for each in vars(module).values()
-        if inspect.isclass(each) and issubclass(each, BaseModel) and each.__module__ == module.__name__
+        if _is_model(each) and each.__module__ == module.__name__ and each is not responses.ResponseModel
     ]
-    return [*_OTHERS, *(each for each in declared if each is not responses.ResponseModel)]
+    found: list[type[Any]] = []
+
+    def add(hint: Any) -> None:
+        for inner in get_args(hint):
+            add(inner)
+        if _is_model(hint) and hint not in found:
+            for _, of_field, _ in _members(hint):
+                add(of_field)
+            found.append(hint)
+
+    for model in (*_OTHERS, *declared):
+        add(model)
+    return found
+
+
+def _is_model(hint: Any) -> bool:
+    return inspect.isclass(hint) and (issubclass(hint, BaseModel) or is_dataclass(hint))
 
 
 def _name(model: type[Any]) -> str:
@@ -156,7 +110,7 @@ def _type(hint: Any) -> str:
         found = f"readonly ({item})[]" if " " in item else f"readonly {item}[]"
     elif get_origin(hint) is tuple:
         found = f"readonly [{', '.join(_type(each) for each in inner)}]"
-    elif hint in _models():
+    elif _is_model(hint):
         found = _name(hint)
     if found is None:
         raise TypeError(f"{hint} has no TypeScript type here: declare it in `responses` or `task_responses`.")

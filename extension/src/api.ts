@@ -6,34 +6,6 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 export type CellVerdict =
   'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'fail' | 'running' | 'waiting' | 'not_applicable';
 
-/** A GPU, a host as one job sees it, or a NIC of a node; `uuid` identifies it among all devices. */
-export interface IDevice {
-  readonly uuid: string;
-  readonly kind: 'gpu' | 'host' | 'nic';
-  readonly name: string;
-  readonly index: number | null;
-  readonly node: string;
-  readonly scope: string;
-  readonly simulated: boolean;
-}
-
-/** A parameter in the notebook's `parameters` cell; `type` is its annotation, empty without one. */
-export interface IParameter {
-  readonly name: string;
-  readonly type: string;
-  readonly default: string;
-  readonly help: string;
-}
-
-/**
- * Position up to which a page has read a log: a byte offset for each rank. `in_traceback` are the ranks whose
- * next line belongs to a traceback.
- */
-export interface ILogPosition {
-  readonly offsets: Readonly<Record<string, number>>;
-  readonly in_traceback: readonly number[];
-}
-
 /**
  * Selection of samples on a page. `window` is the time range in seconds. `gpus` are the UUIDs of GPUs that
  * have their own figure. `metric` is the metric of the heat map. `gauges` are metrics that have a figure of
@@ -84,12 +56,6 @@ export interface IServiceShareChange {
   readonly seconds: number;
 }
 
-/** A problem, such as contradicting roles, in one sentence; `fix` says what to do. */
-export interface IProblem {
-  readonly text: string;
-  readonly fix: string;
-}
-
 /**
  * One rank: where it runs, its role, and its state. `gpus` are UUIDs. `numa` is the NUMA node of all cores of
  * the process, or of its GPU if they are on several nodes; null if neither is known. `role` has the rank's
@@ -109,6 +75,27 @@ export interface IJobRank {
   readonly gpus: readonly string[];
   readonly log: boolean;
   readonly failure: string;
+}
+
+/** A problem, such as contradicting roles, in one sentence; `fix` says what to do. */
+export interface IProblem {
+  readonly text: string;
+  readonly fix: string;
+}
+
+/** Event of a recorder or a GPU; the time is UTC in milliseconds. */
+export interface IRunEvent {
+  readonly time_ms: number;
+  readonly node: string;
+  readonly kind: string;
+  readonly device: string;
+  readonly message: string;
+}
+
+/** Verdict on a job's image in one line; `level` follows from the site's policy. */
+export interface ISecurityLine {
+  readonly level: 'pass' | 'warn' | 'fail' | 'unknown';
+  readonly line: string;
 }
 
 /**
@@ -225,78 +212,6 @@ export interface IJobTopology {
 }
 
 /**
- * Groups of equal name, size and source, with sums of their `calls` by kind and `sent` bytes. `groups` is
- * their number and `size` the members of each. `ranks` lists the members if there is only one group. `nodes`
- * is the largest number of nodes that one of the groups spans.
- */
-export interface IGroupFamily {
-  readonly label: string;
-  readonly groups: number;
-  readonly size: number;
-  readonly ranks: string;
-  readonly nodes: number;
-  readonly source: string;
-  readonly calls: Readonly<Record<string, number>>;
-  readonly sent: number;
-}
-
-/**
- * Calls of equal kind and size in a `GroupFamily`. `size` is in bytes, times are in microseconds, null if
- * none was recorded. `algbw` and `busbw` are bytes per second at the median. `slowest` names the ranks of a
- * group that takes `factor` times as long as its peers.
- */
-export interface ISlowCalls {
-  readonly label: string;
-  readonly kind: string;
-  readonly size: number;
-  readonly members: number;
-  readonly calls: number;
-  readonly median_us: number | null;
-  readonly p95_us: number | null;
-  readonly algbw: number | null;
-  readonly busbw: number | null;
-  readonly slowest: string;
-  readonly factor: number | null;
-}
-
-/** Numbers of nodes by state; `down` includes draining nodes and those reserved for maintenance. */
-export interface INodeCounts {
-  readonly allocated: number;
-  readonly idle: number;
-  readonly down: number;
-}
-
-/**
- * Numbers of nodes on a leaf switch that the job uses. `own` are allocated to the job, `others` to other
- * jobs; `jobs` is the number of these jobs, null if unknown.
- */
-export interface ISwitchLoad {
-  readonly name: string;
-  readonly own: number;
-  readonly others: number;
-  readonly idle: number;
-  readonly down: number;
-  readonly jobs: number | null;
-}
-
-/**
- * The cluster at one time. `running` and `pending` are numbers of jobs in the job's partition, or of the
- * cluster where that is unknown; null if the source does not have them. `problems` name what could not be
- * read, and what to do.
- */
-export interface IClusterState {
-  readonly time_ns: number;
-  readonly source: string;
-  readonly nodes: INodeCounts;
-  readonly partition: string;
-  readonly partition_nodes: INodeCounts | null;
-  readonly running: number | null;
-  readonly pending: number | null;
-  readonly switches: readonly ISwitchLoad[];
-  readonly problems: readonly string[];
-}
-
-/**
  * A run with the parameters of its program, in which secrets are hidden, and how fast it was. `throughput` is
  * the mean of the last values of a rate that rank 0 logged, such as `tokens_per_s`; `throughput_name` is its
  * name. Without such a rate they are None and empty.
@@ -335,15 +250,6 @@ export interface IConfigurationRow {
   readonly values: readonly (string | null)[];
 }
 
-/** A measurement by run; `changes` and `better` are relative to the first run, None if unknown. */
-export interface IMeasurementRow {
-  readonly name: string;
-  readonly unit: string;
-  readonly values: readonly (number | null)[];
-  readonly changes: readonly (number | null)[];
-  readonly better: readonly (boolean | null)[];
-}
-
 /**
  * Commits and files between two commits; at most 50 commits and 200 files are named. `reason` says why the
  * difference is unknown; empty if it is known.
@@ -362,6 +268,15 @@ export interface IGitRow {
   readonly changed_files: number | null;
   readonly same_changes: boolean | null;
   readonly difference: IGitDifference | null;
+}
+
+/** A measurement by run; `changes` and `better` are relative to the first run, None if unknown. */
+export interface IMeasurementRow {
+  readonly name: string;
+  readonly unit: string;
+  readonly values: readonly (number | null)[];
+  readonly changes: readonly (number | null)[];
+  readonly better: readonly (boolean | null)[];
 }
 
 /** Comparison of a run's steps with those of other runs. */
@@ -414,156 +329,6 @@ export interface IRunComparison {
 }
 
 /**
- * Metrics of one device, and the time range in which they show the pattern best. `start_ns` and `end_ns` are
- * UTC; `device` is a UUID; `metrics` are names of its columns.
- */
-export interface IEvidence {
-  readonly device: string;
-  readonly metrics: readonly string[];
-  readonly start_ns: number;
-  readonly end_ns: number;
-}
-
-/** Setting to change, and the page that documents it. */
-export interface IKnob {
-  readonly name: string;
-  readonly link: string;
-}
-
-/** Spread of the GPUs' scores: 10th percentile, lowest score and its GPU, highest minus lowest. */
-export interface ISpread {
-  readonly p10: number;
-  readonly worst: number;
-  readonly worst_gpu: string;
-  readonly gap: number;
-}
-
-/** One value of two runs; None where unknown. */
-export interface IDifference {
-  readonly name: string;
-  readonly unit: string;
-  readonly first: number | null;
-  readonly second: number | null;
-  readonly change: number | null;
-  readonly better: boolean | null;
-}
-
-/** One process on one GPU. */
-export interface IGpuProcess {
-  readonly pid: number;
-  readonly gpu_uuid: string;
-  readonly node: string;
-  readonly name: string;
-  readonly user: string;
-}
-
-/**
- * Recent metrics of a rank: pairs of step and loss, steps per second, and a rate that it logs itself.
- * `rate_name` is the name of that metric, such as `tokens_per_s`; empty if there is none.
- */
-export interface ITrainingCurve {
-  readonly losses: readonly (readonly [number, number])[];
-  readonly steps_per_s: number | null;
-  readonly rate: number | null;
-  readonly rate_name: string;
-}
-
-/** One check on one node: its verdict or state, and the reason in one sentence. */
-export interface IGridCell {
-  readonly verdict: CellVerdict;
-  readonly reason: string;
-}
-
-/** Row of one node; its cells are in the order of the checks. */
-export interface IGridRow {
-  readonly node: string;
-  readonly verdict: CellVerdict;
-  readonly vetted: boolean;
-  readonly running: string;
-  readonly cells: readonly IGridCell[];
-}
-
-/** Nodes, GPUs or links that have the same verdict for the same reason. */
-export interface IFaultyComponent {
-  readonly who: string;
-  readonly checks: string;
-  readonly verdict: CellVerdict;
-  readonly reason: string;
-  readonly fix: string;
-  readonly owner: string;
-}
-
-/** Part of a report that a page shows. */
-export interface IVettingGrid {
-  readonly protocol: string;
-  readonly started_ns: number;
-  readonly ended_ns: number | null;
-  readonly complete: boolean;
-  readonly nodes: number;
-  readonly vetted: number;
-  readonly done: number;
-  readonly checks: readonly string[];
-  readonly rows: readonly IGridRow[];
-  readonly more: Readonly<Partial<Record<CellVerdict, number>>>;
-  readonly faulty_components: readonly IFaultyComponent[];
-  readonly more_faulty_components: number;
-  readonly exclude: string;
-  readonly outcome: string;
-  readonly notes: readonly string[];
-}
-
-/**
- * A workload as shown in lists; `state` is its outcome if it has ended, else its phase. `kind` is the name of
- * its `WorkloadKind`, `folder` its directory; the other fields are those of `WorkloadState`.
- */
-export interface IWorkload {
-  readonly id: string;
-  readonly kind: string;
-  readonly name: string;
-  readonly title: string;
-  readonly state: string;
-  readonly ended: boolean;
-  readonly reason: string;
-  readonly nodes: readonly string[];
-  readonly job_id: string;
-  readonly created_ns: number;
-  readonly started_ns: number | null;
-  readonly ended_ns: number | null;
-  readonly exit_status: number | null;
-  readonly progress: number | null;
-  readonly folder: string;
-}
-
-/**
- * A parameter of a service as the form shows it. `default` is the text of its default value, `choices` are
- * its permitted values, empty for any.
- */
-export interface IServiceParameter {
-  readonly name: string;
-  readonly type: string;
-  readonly default: string;
-  readonly required: boolean;
-  readonly help: string;
-  readonly choices: readonly string[];
-}
-
-/** Default resources of a service, for those that the user did not choose; empty or 0: the cluster's. */
-export interface IServiceResources {
-  readonly nodes: number;
-  readonly gpus: number;
-  readonly cpus: number;
-  readonly memory: string;
-  readonly time: string;
-  readonly partition: string;
-}
-
-/** A section of `gipfel quota`: a title, and lines about limits, usage, shares or waits. */
-export interface IQuotaSection {
-  readonly title: string;
-  readonly lines: readonly string[];
-}
-
-/**
  * State of the samples that the server reads. `interval` is the number of seconds between two samples.
  * `last_ns` is the time of the newest sample in UTC nanoseconds, rounded to a double. `message` is one line
  * for users.
@@ -582,6 +347,17 @@ export interface ISaturationStatus {
 export interface IRunEdf {
   readonly name: string;
   readonly digest: string;
+}
+
+/** A GPU, a host as one job sees it, or a NIC of a node; `uuid` identifies it among all devices. */
+export interface IDevice {
+  readonly uuid: string;
+  readonly kind: 'gpu' | 'host' | 'nic';
+  readonly name: string;
+  readonly index: number | null;
+  readonly node: string;
+  readonly scope: string;
+  readonly simulated: boolean;
 }
 
 /**
@@ -661,6 +437,23 @@ export interface ICells {
   readonly y: readonly number[];
 }
 
+/** Setting to change, and the page that documents it. */
+export interface IKnob {
+  readonly name: string;
+  readonly link: string;
+}
+
+/**
+ * Metrics of one device, and the time range in which they show the pattern best. `start_ns` and `end_ns` are
+ * UTC; `device` is a UUID; `metrics` are names of its columns.
+ */
+export interface IEvidence {
+  readonly device: string;
+  readonly metrics: readonly string[];
+  readonly start_ns: number;
+  readonly end_ns: number;
+}
+
 /**
  * One piece of advice. `loss` is the loss that it lowers, empty if it is about none or several; `points` is
  * the points that the job lost to it. `alternative` is true if other advice for the same loss precedes it.
@@ -688,6 +481,23 @@ export interface IGpuScore {
   readonly uuid: string;
   readonly score: number | null;
   readonly utilization: number | null;
+}
+
+/** Spread of the GPUs' scores: 10th percentile, lowest score and its GPU, highest minus lowest. */
+export interface ISpread {
+  readonly p10: number;
+  readonly worst: number;
+  readonly worst_gpu: string;
+  readonly gap: number;
+}
+
+/** One process on one GPU. */
+export interface IGpuProcess {
+  readonly pid: number;
+  readonly gpu_uuid: string;
+  readonly node: string;
+  readonly name: string;
+  readonly user: string;
 }
 
 /**
@@ -733,15 +543,6 @@ export interface IGpuActivity {
   readonly simulated: boolean;
 }
 
-/** Event of a recorder or a GPU; the time is UTC in milliseconds. */
-export interface IRunEvent {
-  readonly time_ms: number;
-  readonly node: string;
-  readonly kind: string;
-  readonly device: string;
-  readonly message: string;
-}
-
 /**
  * A run of the user; `current` is true for the run of this server. `display_name` is the name that the user
  * gave it, empty if none.
@@ -781,6 +582,16 @@ export interface ITimeRange {
   readonly devices: readonly IDevice[];
   readonly bucket_s: number;
   readonly growing: boolean;
+}
+
+/** One value of two runs; None where unknown. */
+export interface IDifference {
+  readonly name: string;
+  readonly unit: string;
+  readonly first: number | null;
+  readonly second: number | null;
+  readonly change: number | null;
+  readonly better: boolean | null;
 }
 
 /** Two runs side by side. */
@@ -827,6 +638,50 @@ export interface IStatusMessage {
 export interface IChangeMessage {
   readonly topic: 'activity' | 'batch' | 'launches' | 'lifetime' | 'other' | 'services' | 'vetting';
   readonly activity?: IGpuActivity | null;
+}
+
+/** One check on one node: its verdict or state, and the reason in one sentence. */
+export interface IGridCell {
+  readonly verdict: CellVerdict;
+  readonly reason: string;
+}
+
+/** Row of one node; its cells are in the order of the checks. */
+export interface IGridRow {
+  readonly node: string;
+  readonly verdict: CellVerdict;
+  readonly vetted: boolean;
+  readonly running: string;
+  readonly cells: readonly IGridCell[];
+}
+
+/** Nodes, GPUs or links that have the same verdict for the same reason. */
+export interface IFaultyComponent {
+  readonly who: string;
+  readonly checks: string;
+  readonly verdict: CellVerdict;
+  readonly reason: string;
+  readonly fix: string;
+  readonly owner: string;
+}
+
+/** Part of a report that a page shows. */
+export interface IVettingGrid {
+  readonly protocol: string;
+  readonly started_ns: number;
+  readonly ended_ns: number | null;
+  readonly complete: boolean;
+  readonly nodes: number;
+  readonly vetted: number;
+  readonly done: number;
+  readonly checks: readonly string[];
+  readonly rows: readonly IGridRow[];
+  readonly more: Readonly<Partial<Record<CellVerdict, number>>>;
+  readonly faulty_components: readonly IFaultyComponent[];
+  readonly more_faulty_components: number;
+  readonly exclude: string;
+  readonly outcome: string;
+  readonly notes: readonly string[];
 }
 
 /**
@@ -881,6 +736,17 @@ export interface ILaunchProgress {
 }
 
 /**
+ * Recent metrics of a rank: pairs of step and loss, steps per second, and a rate that it logs itself.
+ * `rate_name` is the name of that metric, such as `tokens_per_s`; empty if there is none.
+ */
+export interface ITrainingCurve {
+  readonly losses: readonly (readonly [number, number])[];
+  readonly steps_per_s: number | null;
+  readonly rate: number | null;
+  readonly rate_name: string;
+}
+
+/**
  * A launch. `id` is `RUN/N`, or `N` for a launch outside of runs. `status` is the outcome of an ended launch,
  * else the phase, or `silent` if the launch has not reported recently. `message` is the reason why it failed
  * or waits, as one sentence. `score` is its saturation from 0 to 100, null where its ranks had no GPU and
@@ -916,6 +782,15 @@ export interface ILaunches {
 }
 
 /**
+ * Position up to which a page has read a log: a byte offset for each rank. `in_traceback` are the ranks whose
+ * next line belongs to a traceback.
+ */
+export interface ILogPosition {
+  readonly offsets: Readonly<Record<string, number>>;
+  readonly in_traceback: readonly number[];
+}
+
+/**
  * Lines of a log: rank, text, milliseconds since 1970 or null, and whether the line is about an error.
  * `flight_recorder` is the report of torch's flight recorder, by lines.
  */
@@ -925,6 +800,14 @@ export interface ILogPage {
   readonly more: boolean;
   readonly ended: boolean;
   readonly flight_recorder: readonly string[];
+}
+
+/** A parameter in the notebook's `parameters` cell; `type` is its annotation, empty without one. */
+export interface IParameter {
+  readonly name: string;
+  readonly type: string;
+  readonly default: string;
+  readonly help: string;
 }
 
 /**
@@ -979,6 +862,28 @@ export interface IBatchJobs {
   readonly jobs: readonly IBatchJob[];
 }
 
+/**
+ * A workload as shown in lists; `state` is its outcome if it has ended, else its phase. `kind` is the name of
+ * its `WorkloadKind`, `folder` its directory; the other fields are those of `WorkloadState`.
+ */
+export interface IWorkload {
+  readonly id: string;
+  readonly kind: string;
+  readonly name: string;
+  readonly title: string;
+  readonly state: string;
+  readonly ended: boolean;
+  readonly reason: string;
+  readonly nodes: readonly string[];
+  readonly job_id: string;
+  readonly created_ns: number;
+  readonly started_ns: number | null;
+  readonly ended_ns: number | null;
+  readonly exit_status: number | null;
+  readonly progress: number | null;
+  readonly folder: string;
+}
+
 /** Workloads of such kinds, the newest first. */
 export interface IOtherWorkloads {
   readonly workloads: readonly IWorkload[];
@@ -1022,6 +927,29 @@ export interface IServices {
   readonly services: readonly IService[];
 }
 
+/**
+ * A parameter of a service as the form shows it. `default` is the text of its default value, `choices` are
+ * its permitted values, empty for any.
+ */
+export interface IServiceParameter {
+  readonly name: string;
+  readonly type: string;
+  readonly default: string;
+  readonly required: boolean;
+  readonly help: string;
+  readonly choices: readonly string[];
+}
+
+/** Default resources of a service, for those that the user did not choose; empty or 0: the cluster's. */
+export interface IServiceResources {
+  readonly nodes: number;
+  readonly gpus: number;
+  readonly cpus: number;
+  readonly memory: string;
+  readonly time: string;
+  readonly partition: string;
+}
+
 /** A blueprint that can be started; `memory` and `start_s` were measured, `cost` is for an hour. */
 export interface IOfferedService {
   readonly name: string;
@@ -1060,6 +988,12 @@ export interface IWorkloadLog {
   readonly lines: readonly ILogLine[];
 }
 
+/** A section of `gipfel quota`: a title, and lines about limits, usage, shares or waits. */
+export interface IQuotaSection {
+  readonly title: string;
+  readonly lines: readonly string[];
+}
+
 /**
  * Limits of the user's jobs, and what is left; no sections for a scheduler without limits. `storage` is the
  * output of the site's command for the storage quota, empty without one.
@@ -1088,6 +1022,41 @@ export interface IJobFigures {
   readonly selected: IJobSelected;
 }
 
+/**
+ * Groups of equal name, size and source, with sums of their `calls` by kind and `sent` bytes. `groups` is
+ * their number and `size` the members of each. `ranks` lists the members if there is only one group. `nodes`
+ * is the largest number of nodes that one of the groups spans.
+ */
+export interface IGroupFamily {
+  readonly label: string;
+  readonly groups: number;
+  readonly size: number;
+  readonly ranks: string;
+  readonly nodes: number;
+  readonly source: string;
+  readonly calls: Readonly<Record<string, number>>;
+  readonly sent: number;
+}
+
+/**
+ * Calls of equal kind and size in a `GroupFamily`. `size` is in bytes, times are in microseconds, null if
+ * none was recorded. `algbw` and `busbw` are bytes per second at the median. `slowest` names the ranks of a
+ * group that takes `factor` times as long as its peers.
+ */
+export interface ISlowCalls {
+  readonly label: string;
+  readonly kind: string;
+  readonly size: number;
+  readonly members: number;
+  readonly calls: number;
+  readonly median_us: number | null;
+  readonly p95_us: number | null;
+  readonly algbw: number | null;
+  readonly busbw: number | null;
+  readonly slowest: string;
+  readonly factor: number | null;
+}
+
 /** A `communication.report.CommunicationReport` without its matrix. */
 export interface IJobTraffic {
   readonly lines: readonly string[];
@@ -1107,12 +1076,6 @@ export interface IJobCommunication {
   readonly report: IJobTraffic | null;
   readonly by: string;
   readonly figure: IFigure | null;
-}
-
-/** Verdict on a job's image in one line; `level` follows from the site's policy. */
-export interface ISecurityLine {
-  readonly level: 'pass' | 'warn' | 'fail' | 'unknown';
-  readonly line: string;
 }
 
 /** A vulnerability that was accepted: for which package, why, until which day, and by whom. */
@@ -1319,6 +1282,43 @@ export interface ILookPlan {
   readonly ranks: readonly number[];
   readonly why: string;
   readonly cost: string;
+}
+
+/** Numbers of nodes by state; `down` includes draining nodes and those reserved for maintenance. */
+export interface INodeCounts {
+  readonly allocated: number;
+  readonly idle: number;
+  readonly down: number;
+}
+
+/**
+ * Numbers of nodes on a leaf switch that the job uses. `own` are allocated to the job, `others` to other
+ * jobs; `jobs` is the number of these jobs, null if unknown.
+ */
+export interface ISwitchLoad {
+  readonly name: string;
+  readonly own: number;
+  readonly others: number;
+  readonly idle: number;
+  readonly down: number;
+  readonly jobs: number | null;
+}
+
+/**
+ * The cluster at one time. `running` and `pending` are numbers of jobs in the job's partition, or of the
+ * cluster where that is unknown; null if the source does not have them. `problems` name what could not be
+ * read, and what to do.
+ */
+export interface IClusterState {
+  readonly time_ns: number;
+  readonly source: string;
+  readonly nodes: INodeCounts;
+  readonly partition: string;
+  readonly partition_nodes: INodeCounts | null;
+  readonly running: number | null;
+  readonly pending: number | null;
+  readonly switches: readonly ISwitchLoad[];
+  readonly problems: readonly string[];
 }
 
 /** State of the cluster that a job runs on, null if unknown; `live` is false for a recorded state. */
