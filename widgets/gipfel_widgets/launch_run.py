@@ -1,7 +1,7 @@
 """Launch from a notebook cell: check, start and show it; in a session that is not interactive, wait for it.
 
 `run_magic` implements ``%launch`` and ``%%launch``; `run_cell` is the part that it shares with `LaunchCell`.
-A `StaticView` or a `LaunchWidget` shows the launch.
+A `StaticView` shows the launch, or `LaunchWidget`, which is one.
 """
 
 import os
@@ -9,21 +9,20 @@ import threading
 import time
 from concurrent.futures import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.directory import workload_id
 from gipfel_extension.training.launch import DryRun, Launch, find_running_duplicate
 from gipfel_extension.training.launch import launch as start_launch
-from gipfel_extension.training.preflight import CheckOutcome
+from gipfel_extension.training.preflight import CheckOutcome, Holder
 
 from .launch_options import LaunchRequest, parse_line
 from .launch_static import FollowedLaunch, launch_html, launch_text
 from .output import Bundle, CellOutput, is_interactive, saved_bundle, start_thread
 
-if TYPE_CHECKING:
-    from .launch_widget import LaunchWidget
-
+#: Document of a launch that is not planned yet.
+EMPTY: dict[str, Any] = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
 #: Status of a launch that ended before any rank was started.
 NOT_STARTED = "not started"
 _REFRESH_S = 5.0
@@ -42,43 +41,63 @@ class LaunchFailedError(GipfelError):
 
 
 class StaticView:
-    """View without a frontend: text and HTML for an executed notebook."""
+    """View without a frontend: text and HTML for an executed notebook. `LaunchWidget` is the live view."""
 
-    def __init__(self) -> None:
-        self.document: dict[str, Any] = {"status": "preflight", "preflight": []}
-        self.followed: FollowedLaunch | None = None
+    #: What is shown, as the dictionary of `gipfel_extension.training.launch_summary.summarize`.
+    document: Any = EMPTY
+    #: Processes that held the launch's GPUs in the last pre-flight check.
+    holders: tuple[Holder, ...] = ()
+    followed: FollowedLaunch | None = None
+
+    @property
+    def launch(self) -> Launch | None:
+        """Launch that the view shows; None before it is started."""
+        return None if self.followed is None else self.followed.launch
 
     def on_outcome(self, outcome: CheckOutcome) -> None:
         """Add the result of a pre-flight check."""
-        self.document = {**self.document, "preflight": [*self.document["preflight"], outcome.model_dump()]}
+        self.holders = outcome.holders or self.holders
+        known = self.document.get("preflight", ())
+        self.document = {**self.document, "preflight": [*known, outcome.model_dump()]}
 
     def on_planned(self, launch: Launch) -> None:
-        """Set the launch that is about to be checked."""
-        self.document |= {"number": launch.state.number, "name": launch.state.name, "command": launch.command}
+        """Show the command that is about to be checked and started."""
+        self.holders = ()
+        known = launch.state.model_dump(include={"number", "name", "title", "ranks"})
+        self.document = {**EMPTY, **known, "command": launch.command, "folder": str(launch.folder)}
 
     def set_status(self, status: str, message: str) -> None:
-        """Set a status and a message of a launch that was not started."""
-        self.document = {**self.document, "status": status, "message": message}
+        """Show a status and a message of a launch that was not started."""
+        self.document = {**self.document, "status": status, "phase": "preflight", "message": message}
 
     def follow(self, launch: Launch) -> None:
-        """Set the launch that was started."""
+        """Show the launch that was started."""
         self.followed = FollowedLaunch(launch)
 
-    def static(self) -> Bundle:
-        """Read the launch again, and return it as text and HTML."""
-        lines: tuple[Any, ...] = ()
+    def refresh(self) -> None:
+        """Read the launch again."""
         if self.followed is not None:
             self.followed.poll()
-            self.document, lines = self.followed.document, tuple(self.followed.lines)
+            self.document = self.followed.document
+
+    def static(self) -> Bundle:
+        """Return the output for a saved notebook, with the present state of the launch."""
+        self.refresh()
+        lines = () if self.followed is None else tuple(self.followed.lines)
         return {
             "text/plain": launch_text(self.document, lines),
             "text/html": launch_html(self.document, lines),
-            **saved_bundle(workload_id(self.followed.launch.folder) if self.followed else ""),
+            **saved_bundle(self.id),
         }
 
     def bundle(self) -> Bundle:
-        """Return the same as `static`."""
+        """Return the output while the launch runs."""
         return self.static()
+
+    @property
+    def id(self) -> str:
+        """ID of the launch; empty before it is started."""
+        return "" if self.launch is None else workload_id(self.launch.folder)
 
 
 class _Cancelled(Exception):  # noqa: N818 - internal
@@ -86,7 +105,7 @@ class _Cancelled(Exception):  # noqa: N818 - internal
 
 
 def begin(
-    request: LaunchRequest, view: "StaticView | LaunchWidget", cancelled: threading.Event | None = None
+    request: LaunchRequest, view: StaticView, cancelled: threading.Event | None = None
 ) -> tuple[Launch | None, bool]:
     """Check and start a launch, and let a view follow it.
 
@@ -145,7 +164,7 @@ def begin(
 
 
 def run_cell(
-    request: LaunchRequest, output: CellOutput, view: "StaticView | LaunchWidget", *, interactive: bool
+    request: LaunchRequest, output: CellOutput, view: StaticView, *, interactive: bool
 ) -> Launch | None:
     """Execute the request of a cell, and return its launch; None after a dry run or a cancellation.
 
@@ -185,7 +204,7 @@ def run_cell(
     return launch
 
 
-def replace_at_end(launch: Launch, view: "StaticView | LaunchWidget", output: CellOutput) -> None:
+def replace_at_end(launch: Launch, view: StaticView, output: CellOutput) -> None:
     """Replace the live view by a static one when the launch has ended, so that a saved notebook keeps it."""
 
     def watch() -> None:
@@ -199,7 +218,7 @@ def replace_at_end(launch: Launch, view: "StaticView | LaunchWidget", output: Ce
     threading.Thread(target=watch, name="gipfel-launch-end", daemon=True).start()
 
 
-def _wait(launch: Launch, view: "StaticView | LaunchWidget", output: CellOutput) -> None:
+def _wait(launch: Launch, view: StaticView, output: CellOutput) -> None:
     shown = 0.0
     try:
         while not _ended(launch):
@@ -231,7 +250,7 @@ def _ended(launch: Launch) -> bool:
         return not launch.folder.exists()
 
 
-def _begin_on_thread(request: LaunchRequest, view: "StaticView | LaunchWidget") -> tuple[Launch | None, bool]:
+def _begin_on_thread(request: LaunchRequest, view: StaticView) -> tuple[Launch | None, bool]:
     """Run `begin` on a thread, since it needs an event loop of its own; an interrupt cancels it."""
     cancelled = threading.Event()
     future = start_thread(lambda: begin(request, view, cancelled), "gipfel-launch-start")
@@ -275,7 +294,7 @@ def run_magic(shell: Any, line: str, cell: str = "") -> None:
     variables["_launch"] = launched
 
 
-def view_for(*, interactive: bool) -> "StaticView | LaunchWidget":
+def view_for(*, interactive: bool) -> StaticView:
     """Return a live view for an interactive session, else a static one."""
     if not interactive:
         return StaticView()

@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gipfel_cluster.model import GipfelError, pluralize
@@ -285,30 +285,17 @@ class FollowedLaunch:
         return self._advice_effect
 
 
-class LaunchList:
-    """Sequence of launches, the newest first, which shows itself as a table."""
-
-    def __init__(self, launches: list[Launch]) -> None:
-        self._found = launches
-
-    def __iter__(self) -> Iterator[Launch]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __getitem__(self, index: int) -> Launch:
-        return self._found[index]
+class LaunchList(list[Launch]):
+    """Launches, the newest first, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        rows = [_table_row(each) for each in self._found]
-        return "\n".join("  ".join(row) for row in rows) or "There is no launch yet."
+        return "\n".join("  ".join(_table_row(each)) for each in self) or "There is no launch yet."
 
     def _repr_html_(self) -> str:
-        if not self._found:
+        if not self:
             return "There is no launch yet: <code>%%launch</code> or <code>LaunchCell()</code> starts one."
         heads = ("launch", "state", "what", "ranks", "progress", "")
-        return fragment(table(heads, map(_table_row, self._found)))
+        return fragment(table(heads, map(_table_row, self)))
 
 
 def launches(*, all_runs: bool = True) -> LaunchList:

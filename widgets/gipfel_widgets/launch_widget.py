@@ -8,21 +8,19 @@ from typing import Any
 import traitlets
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.workloads.directory import workload_id
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.logs import LogRow
-from gipfel_extension.training.preflight import CheckOutcome, Holder
 
-from .launch_static import FollowedLaunch, launch_html, launch_text
-from .output import LiveWidget, run_sync, saved_bundle, view_files, widget_bundle
+from .launch_run import EMPTY, StaticView
+from .launch_static import FollowedLaunch
+from .output import LiveWidget, run_sync, view_files, widget_bundle
 
 #: Maximum number of log lines in one message; older lines are only in the log file.
 _MAX_SENT = 500
 _END_S = 3.0
-_EMPTY: dict[str, Any] = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
 
 
-class LaunchWidget(LiveWidget):
+class LaunchWidget(StaticView, LiveWidget):
     """Live view of a launch: phases, progress, the merged log with a filter, and a button that stops it.
 
     A thread reads the launch's directory until the launch ends. The launch depends neither on the view nor on
@@ -31,53 +29,22 @@ class LaunchWidget(LiveWidget):
 
     _esm, _css = view_files("launch")
 
-    document = traitlets.Dict(_EMPTY).tag(sync=True)
+    document = traitlets.Dict(EMPTY).tag(sync=True)
 
     def __init__(self) -> None:
-        #: Processes that held the launch's GPUs in the last pre-flight check.
-        self.holders: tuple[Holder, ...] = ()
-        self._followed: FollowedLaunch | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         super().__init__()
         self.on_msg(self._on_message)
 
-    @property
-    def launch(self) -> Launch | None:
-        """Launch that the view shows; None before it is planned."""
-        return None if self._followed is None else self._followed.launch
-
-    def on_outcome(self, outcome: CheckOutcome) -> None:
-        """Show the result of a pre-flight check."""
-        self.holders = outcome.holders or self.holders
-        self.document = {
-            **self.document,
-            "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
-        }
-
-    def set_status(self, status: str, message: str) -> None:
-        """Show a status and a message of a launch that was not started."""
-        self.document = {**self.document, "status": status, "phase": "preflight", "message": message}
-
-    def on_planned(self, launch: Launch) -> None:
-        """Show the command that is about to be checked and started."""
-        self.holders = ()
-        try:
-            command = launch.command
-        except (OSError, UnicodeDecodeError):
-            command = ""
-        state = launch.state
-        known = {"number": state.number, "name": state.name, "title": state.title, "ranks": state.ranks}
-        self.document = {**_EMPTY, **known, "command": command, "folder": str(launch.folder)}
-
     def follow(self, launch: Launch) -> None:
         """Follow a launch, and stop following the previous one."""
         self.stop()
         self._ended = threading.Event()
-        self._followed = FollowedLaunch(launch)
+        self.followed = FollowedLaunch(launch)
         self._thread = threading.Thread(
             target=_follow,
-            args=(weakref.ref(self), self._followed, self._ended),
+            args=(weakref.ref(self), self.followed, self._ended),
             name="gipfel-launch",
             daemon=True,
         )
@@ -90,22 +57,12 @@ class LaunchWidget(LiveWidget):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_END_S)
 
-    def static(self) -> dict[str, Any]:
-        """Return the output for a saved notebook."""
-        lines = () if self._followed is None else tuple(self._followed.lines)
-        return {
-            "text/plain": launch_text(self.document, lines),
-            "text/html": launch_html(self.document, lines),
-            **saved_bundle(self._id),
-        }
+    def refresh(self) -> None:
+        """Do nothing: the thread reads the launch."""
 
     def bundle(self) -> dict[str, Any]:
         """Return the output while the widget is live."""
-        return {**self.static(), **widget_bundle(self.model_id, self._id)}
-
-    @property
-    def _id(self) -> str:
-        return "" if self.launch is None else workload_id(self.launch.folder)
+        return {**self.static(), **widget_bundle(self.model_id, self.id)}
 
     def stop_launch(self) -> None:
         """Stop the ranks of the launch."""
@@ -121,10 +78,10 @@ class LaunchWidget(LiveWidget):
         kind = content.get("type") if isinstance(content, dict) else None
         if kind == "stop":
             threading.Thread(target=self.stop_launch, name="gipfel-stop", daemon=True).start()
-        elif kind == "logs" and self._followed is not None:
+        elif kind == "logs" and self.followed is not None:
             rank = content.get("rank")
             rank = rank if isinstance(rank, int) and rank >= 0 else None
-            self._send_lines(self._followed.lines_of(rank), first=True, rank=rank)
+            self._send_lines(self.followed.lines_of(rank), first=True, rank=rank)
 
     def _send_lines(self, lines: list[LogRow], *, first: bool, rank: int | None = None) -> None:
         self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MAX_SENT:]})
