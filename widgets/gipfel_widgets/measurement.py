@@ -14,12 +14,13 @@ import numpy as np
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.live.feed import SaturationFeed
+from gipfel_extension.telemetry.recorder_process import RecorderProcess
 from gipfel_extension.telemetry.sample import SampleTable
 from gipfel_extension.telemetry.store.fine import read_finest
 from gipfel_extension.telemetry.user_metrics import UserMetrics, read_metrics
 
 from .displays import SaturationPlot, SaturationSummary
-from .run import KernelRecorder, KernelRun, create_run, present_run
+from .run import KernelRun, create_run, present_run, start_recorder, stop_recorder
 
 #: Seconds to wait for samples before an existing run counts as not recorded.
 _JUDGE_S = 5.0
@@ -59,7 +60,7 @@ class Measurement:
         self.own = False
         self._interval = interval
         self._run: KernelRun | None = None
-        self._recorder: KernelRecorder | None = None
+        self._recorder: RecorderProcess | None = None
         self._started_ns: int | None = None
         self._ended_ns: int | None = None
         self._whole: SampleTable | None = None
@@ -102,10 +103,9 @@ class Measurement:
             self._run = create_run(self.source, self._interval)
             sources = ("host", "auto") if self.source == "auto" else (self.source,)
             name = "simulated" if self.simulated else "job"
-            self._recorder = KernelRecorder(self._run, name, sources, self._interval)
+            self._recorder = start_recorder(self._run, name, sources, self._interval)
             # A kernel that is shut down between two cells runs no __exit__.
             atexit.register(self._end_recorder)
-            self._recorder.start()
         self._started_ns = time.time_ns()
         return self
 
@@ -177,7 +177,7 @@ class Measurement:
     def _end_recorder(self) -> None:
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
-            recorder.stop()
+            stop_recorder(recorder, self.run)
             self.run.set_ended()
         atexit.unregister(self._end_recorder)
 

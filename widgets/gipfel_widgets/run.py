@@ -4,8 +4,6 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.process.tree import end_child
-from gipfel_cluster.regular_files import last_line
 from gipfel_cluster.runs import RunFolder, ScratchFolder, live_sockets, runs_root
 from gipfel_extension.cli.scored_run import resolve_recording
-from gipfel_extension.telemetry.files import open_log
+from gipfel_extension.telemetry.recorder_process import RecorderProcess
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.store.catalogue import load_run
 from gipfel_extension.telemetry.store.segments import read_samples
@@ -125,8 +121,10 @@ def node_name(environment: Mapping[str, str]) -> str:
     return environment.get("GIPFEL_NODE") or socket.gethostname().partition(".")[0]
 
 
-class KernelRecorder:
-    """A recorder as a child process of the kernel; it ends with the kernel, even if the kernel is killed.
+def start_recorder(
+    run: KernelRun, name: str, sources: tuple[str, ...], interval: float | None
+) -> RecorderProcess:
+    """Start a recorder for the kernel's processes, and wait for its first sample: 20 s, and one interval.
 
     Parameters
     ----------
@@ -134,77 +132,48 @@ class KernelRecorder:
         A run from `create_run`, with a directory for sockets.
     name
         ``job``, or ``simulated`` for a simulated source.
-    sources
-        Names of sources, as for ``gipfel record --source``.
-    interval
-        Seconds between two samples; None: as often as the sources have new values, at most ten times a
-        second.
+
+    Raises
+    ------
+    GipfelError
+        The recorder can't be started, ended at once, or wrote no sample in time.
     """
+    try:
+        recorder = RecorderProcess(
+            run.telemetry,
+            node=node_name(os.environ),
+            name=name,
+            sources=sources,
+            interval=interval,
+            sockets=run.sockets,
+            log=run.path / f"recorder-{name}.log",
+            options=(f"--root-pid={os.getpid()}",),
+        )
+    except OSError as error:
+        raise GipfelError(f"The recorder can't be started: {error.strerror}.") from error
+    try:
+        _await_first_sample(recorder, run.telemetry, _FIRST_SAMPLE_S + (interval or 1.0))
+    except BaseException:
+        stop_recorder(recorder, run)
+        raise
+    return recorder
 
-    def __init__(self, run: KernelRun, name: str, sources: tuple[str, ...], interval: float | None) -> None:
-        self._run = run
-        self._name = name
-        self._sources = sources
-        self._interval = interval
-        self._log = run.path / f"recorder-{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start the recorder, and wait for the first sample: 20 s, and one interval.
+def _await_first_sample(recorder: RecorderProcess, telemetry: Path, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while not read_samples(telemetry).rows:
+        if recorder.exit_status is not None:
+            raise GipfelError(recorder.last_log_line() or "The recorder ended at once.")
+        if time.monotonic() > deadline:
+            raise GipfelError(f"No sample came within {patience_s:g} s.", f"Look into {recorder.log}.")
+        time.sleep(_GLANCE_S)
 
-        Raises
-        ------
-        GipfelError
-            The recorder can't be started, ended at once, or wrote no sample in time.
-        """
-        argv = [
-            *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
-            *("--telemetry", str(self._run.telemetry)),
-            *("--sockets", str(self._run.sockets)),
-            *("--node", node_name(os.environ)),
-            *("--name", self._name),
-            *(() if self._interval is None else ("--interval", str(self._interval))),
-            *("--root-pid", str(os.getpid())),
-            # Passed explicitly: if the kernel dies first, the recorder has another parent when it asks.
-            f"--with-parent={os.getpid()}",
-            *(f"--source={source}" for source in self._sources),
-        ]
-        try:
-            with os.fdopen(open_log(self._log), "ab") as log:
-                # In its own session, so that Ctrl-C in a terminal interrupts the kernel, but not the
-                # recorder.
-                self._process = subprocess.Popen(
-                    argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
-        except OSError as error:
-            raise GipfelError(f"The recorder can't be started: {error.strerror}.") from error
-        try:
-            self._await_first_sample(self._process)
-        except BaseException:
-            self.stop()
-            raise
 
-    def stop(self) -> None:
-        """End the recorder, which writes its last samples and closes its segment; kill it after 5 s."""
-        process, self._process = self._process, None
-        if process is not None:
-            end_child(process, _END_S)
-        if self._run.sockets is not None:
-            shutil.rmtree(self._run.sockets, ignore_errors=True)
-
-    def _await_first_sample(self, process: subprocess.Popen[bytes]) -> None:
-        patience = _FIRST_SAMPLE_S + (self._interval or 1.0)
-        deadline = time.monotonic() + patience
-        while not read_samples(self._run.telemetry).rows:
-            if process.poll() is not None:
-                raise GipfelError(self._last_words() or "The recorder ended at once.")
-            if time.monotonic() > deadline:
-                raise GipfelError(f"No sample came within {patience:g} s.", f"Look into {self._log}.")
-            time.sleep(_GLANCE_S)
-
-    def _last_words(self) -> str:
-        line = last_line(self._log)
-        return line.partition(" recorder: ")[2] or line
+def stop_recorder(recorder: RecorderProcess, run: KernelRun) -> None:
+    """End a recorder, which writes its last samples, or kill it after 5 s; remove its sockets."""
+    recorder.stop(_END_S)
+    if run.sockets is not None:
+        shutil.rmtree(run.sockets, ignore_errors=True)
 
 
 def load(

@@ -7,8 +7,6 @@ import contextlib
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +17,10 @@ from typing import Any
 
 from gipfel_cluster.job.git_state import git_state
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.process.tree import end_child
-from gipfel_cluster.regular_files import last_line, open_log
 from gipfel_cluster.runs import LiveFolder, RunFolder, make_private, runs_root
 from gipfel_cluster.scheduler.notation import expand_hostlist
+
+from ..telemetry.recorder_process import RecorderProcess
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 #: Slurm's step IDs from this one on stand for the batch script, an allocation's shell and similar steps.
@@ -230,41 +228,27 @@ class CommandRecorder:
         metrics_file: str = "",
         metrics_pattern: str = "",
     ) -> None:
-        argv = [
-            *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
-            *("--telemetry", str(run / "telemetry"), "--node", node, "--name", name),
-            *(() if interval is None else ("--interval", str(interval))),
-            *("--root-pid", str(os.getpid())),
-            *("--with-parent", str(os.getpid())),
-        ]
-        for source in sources:
-            argv += ["--source", source]
-        for metric in metrics:
-            argv += ["--metric", metric]
+        options = [f"--root-pid={os.getpid()}", *(f"--metric={metric}" for metric in metrics)]
         if metrics_file:
-            argv += _metrics_arguments(Path(metrics_file).expanduser().absolute(), metrics_pattern)
+            options += _metrics_arguments(Path(metrics_file).expanduser().absolute(), metrics_pattern)
         self._stream = LiveFolder.create(run, node)
-        if self._stream is not None:
-            argv += ["--sockets", str(self._stream.path)]
         own = {key: value for key, value in environment.items() if "TOKEN" not in key}
         if "SLURM_JOB_ID" in own:
             # Slurm leaves it unset in a job without GPUs, and CUDA programs would then see all GPUs.
             own.setdefault("CUDA_VISIBLE_DEVICES", "")
         self._telemetry = run / "telemetry"
-        self._prefix = f"{node}-" if name == "job" else f"{name}-{node}-"
-        self._log = run / f"recorder-{node}-{name}.log"
-        log = open_log(self._log)
-        try:
-            self._process = subprocess.Popen(
-                argv,
-                env=own,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        self._segments = f"{node}-*.arrows" if name == "job" else f"{name}-{node}-*.arrows"
+        self._recorder = RecorderProcess(
+            self._telemetry,
+            node=node,
+            name=name,
+            sources=sources,
+            interval=interval,
+            sockets=None if self._stream is None else self._stream.path,
+            log=run / f"recorder-{node}-{name}.log",
+            options=options,
+            environment=own,
+        )
 
     def stop(self) -> str:
         """Stop the recorder, with SIGKILL after 30 s; return an error message, or an empty string.
@@ -279,28 +263,24 @@ class CommandRecorder:
 
     def _stop(self) -> str:
         self._await_first_sample()
-        died = self._process.poll()
-        if not end_child(self._process, _FLUSH_S):
+        died = self._recorder.exit_status
+        if not self._recorder.stop(_FLUSH_S):
             return f"The recorder didn't end within {_FLUSH_S:g} s and was killed."
-        message = self._last_log_line()
+        message = self._recorder.last_log_line()
+        if not message:
+            with contextlib.suppress(OSError):
+                self._recorder.log.unlink()
         if died:
             return message or f"The recorder ended early, with exit status {died}."
         return message
 
     def _await_first_sample(self) -> None:
         deadline = time.monotonic() + _FIRST_SAMPLE_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            # A segment file exists from the first sample on.
-            if any(self._telemetry.glob(f"{self._prefix}*.arrows")):
+        # A segment file exists from the first sample on.
+        while time.monotonic() < deadline and self._recorder.exit_status is None:
+            if any(self._telemetry.glob(self._segments)):
                 return
             time.sleep(_GLANCE_S)
-
-    def _last_log_line(self) -> str:
-        line = last_line(self._log)
-        if not line:
-            with contextlib.suppress(OSError):
-                self._log.unlink()
-        return line.partition(" recorder: ")[2] or line
 
 
 def _metrics_arguments(path: Path, pattern: str = "") -> list[str]:

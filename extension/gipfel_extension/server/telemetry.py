@@ -1,19 +1,17 @@
 """Run, recorder processes and feed of one notebook server; they start once and stop with the server."""
 
 import asyncio
-import contextlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.regular_files import last_line, open_log
 
 from ..saturation.advice import HOLD_S
+from ..telemetry.recorder_process import RecorderProcess
 from .broadcast import SaturationBroadcast
 from .runs import CurrentRun, current_run, list_runs, run_folder
 
@@ -21,96 +19,6 @@ _END_S = 5.0
 _SIMULATED = "simulated"
 _FIRST_SAMPLE_S = 20.0
 _POLL_S = 0.1
-
-
-class RecorderProcess:
-    """Recorder process of this server; it ends with the server, even if the server is killed.
-
-    Parameters
-    ----------
-    run
-        Run folder and sockets that the recorder writes to.
-    name
-        Name that distinguishes the recorders of one run.
-    interval
-        Seconds between two samples; None for the update rate of its sources, at most ten per second.
-    """
-
-    def __init__(self, run: CurrentRun, name: str, interval: float | None) -> None:
-        self._run = run
-        self._name = name
-        self._interval = interval
-        self._process: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
-
-    @property
-    def running(self) -> bool:
-        """True while the process runs."""
-        return self._process is not None and self._process.returncode is None
-
-    @property
-    def log(self) -> Path:
-        """Path of the recorder's log, one line per event."""
-        return self._run.folder.path / f"recorder-{self._name}.log"
-
-    async def start(self, sources: tuple[str, ...], root_pid: int | None = None) -> None:
-        """Start the process; stop one that is running first.
-
-        Must be called on the thread of the server's event loop, because Linux ends the recorder when the
-        thread that started it ends.
-
-        Raises
-        ------
-        GipfelError
-            The recorder can't be started.
-        """
-        async with self._lock:
-            await self._end()
-            argv = [
-                *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
-                *("--telemetry", str(self._run.folder.telemetry)),
-                *("--sockets", str(self._run.sockets)),
-                *("--node", self._run.node),
-                *("--name", self._name),
-                *(() if self._interval is None else ("--interval", str(self._interval))),
-                f"--with-parent={os.getpid()}",
-            ]
-            for source in sources:
-                argv += ["--source", source]
-            if root_pid is not None:
-                argv += ["--root-pid", str(root_pid)]
-            try:
-                with os.fdopen(open_log(self.log), "ab") as log:
-                    self._process = await asyncio.create_subprocess_exec(
-                        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-                    )
-            except OSError as error:
-                raise GipfelError(
-                    f"The recorder can't be started: {error.strerror}.", "Restart the server."
-                ) from error
-
-    async def stop(self) -> None:
-        """Stop the process: it flushes and closes its segment, or is killed after 5 s."""
-        async with self._lock:
-            await self._end()
-
-    async def last_log_line(self) -> str:
-        """Return the last line of its log without the time; empty without a log."""
-        line = await asyncio.to_thread(last_line, self.log)
-        return line.partition(" recorder: ")[2] or line
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            async with asyncio.timeout(_END_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 class ServerTelemetry:
@@ -147,6 +55,7 @@ class ServerTelemetry:
         self._lock = asyncio.Lock()
         self._running: tuple[CurrentRun, SaturationBroadcast] | None = None
         self._recorders: dict[str, RecorderProcess] = {}
+        self._recorders_lock = asyncio.Lock()
 
     async def ensure_started(self) -> tuple[CurrentRun, SaturationBroadcast]:
         """Return the run and its feed; the first call creates them.
@@ -160,7 +69,7 @@ class ServerTelemetry:
             if self._running is None:
                 run = await asyncio.to_thread(current_run, self._environment)
                 if run.created_by_server:
-                    await self._record(run, "job", self._sources, root_pid=os.getpid())
+                    await self._record(run, "job", self._sources, f"--root-pid={os.getpid()}")
                     os.environ.update(run.environment)
                 self._running = (run, SaturationBroadcast(run, self._log, advice_hold_s=self._advice_hold_s))
         return self._running
@@ -195,8 +104,8 @@ class ServerTelemetry:
         since, deadline = time.time_ns(), time.monotonic() + _FIRST_SAMPLE_S
         recorder = await self._record(run, _SIMULATED, (source,))
         while not broadcast.simulated_since(since):
-            if not recorder.running:
-                reason = await recorder.last_log_line()
+            if recorder.exit_status is not None:
+                reason = await asyncio.to_thread(recorder.last_log_line)
                 raise GipfelError(reason or f"The recorder of {source} ended immediately.")
             if time.monotonic() > deadline:
                 raise GipfelError(
@@ -207,8 +116,8 @@ class ServerTelemetry:
 
     async def stop_simulation(self) -> None:
         """Stop the simulated source, if there is one."""
-        if recorder := self._recorders.pop(_SIMULATED, None):
-            await recorder.stop()
+        async with self._recorders_lock:
+            await self._stop_recorder(_SIMULATED)
 
     async def stop(self) -> None:
         """Stop recorders and feed, and remove the sockets if this server created the run."""
@@ -216,16 +125,37 @@ class ServerTelemetry:
             return
         (run, broadcast), self._running = self._running, None
         await broadcast.close()
-        await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
-        self._recorders.clear()
+        async with self._recorders_lock:
+            await asyncio.gather(*map(self._stop_recorder, tuple(self._recorders)))
         if run.created_by_server:
             for name in run.environment:
                 os.environ.pop(name, None)
             await asyncio.to_thread(run.remove_sockets)
 
     async def _record(
-        self, run: CurrentRun, name: str, sources: tuple[str, ...], root_pid: int | None = None
+        self, run: CurrentRun, name: str, sources: tuple[str, ...], *options: str
     ) -> RecorderProcess:
-        recorder = self._recorders.setdefault(name, RecorderProcess(run, name, self._interval))
-        await recorder.start(sources, root_pid)
+        """Start a recorder, and stop an earlier one of this name first."""
+        async with self._recorders_lock:
+            await self._stop_recorder(name)
+            try:
+                # On this thread, since the recorder ends with the thread that starts it.
+                recorder = self._recorders[name] = RecorderProcess(
+                    run.folder.telemetry,
+                    node=run.node,
+                    name=name,
+                    sources=sources,
+                    interval=self._interval,
+                    sockets=run.sockets,
+                    log=run.folder.path / f"recorder-{name}.log",
+                    options=options,
+                )
+            except OSError as error:
+                raise GipfelError(
+                    f"The recorder can't be started: {error.strerror}.", "Restart the server."
+                ) from error
         return recorder
+
+    async def _stop_recorder(self, name: str) -> None:
+        if recorder := self._recorders.pop(name, None):
+            await asyncio.to_thread(recorder.stop, _END_S)
