@@ -28,27 +28,18 @@ _MIN_USERS = 2
 _MIN_NODES = 3
 
 
-class NodeResult(Frozen):
+class NodeResult(Observation):
     """One vetting result with its origin.
 
-    ``measurement`` is in ``unit``, None without one. ``codes`` are XID numbers. ``reporter`` is the sender,
-    ``vouched`` and ``confirmed`` are as in `schema.ReportRow`. ``received`` is an ISO time in UTC.
+    ``measurement`` is in ``unit``, None without one. ``reporter`` is the sender, ``vouched`` and
+    ``confirmed`` are as in `schema.ReportRow`. ``received`` is an ISO time in UTC.
     """
 
     node: str
-    check: str
-    type: str
-    verdict: Verdict
-    reason: str
     subject: str
     measurement: float | None
     unit: str
-    gpu_model: str
-    codes: tuple[int, ...]
     protocol: str
-    job: str
-    reporter: str
-    vouched: bool
     confirmed: bool
     received: str
 
@@ -100,6 +91,7 @@ def _node_result(result: ResultRow, report: ReportRow) -> NodeResult:
         check=result.check,
         type=result.type,
         verdict=Verdict(result.verdict),
+        severity=Severity(result.severity),
         reason=result.reason,
         subject=result.subject,
         measurement=result.measurement,
@@ -111,6 +103,7 @@ def _node_result(result: ResultRow, report: ReportRow) -> NodeResult:
         reporter=report.reporter,
         vouched=report.vouched,
         confirmed=report.confirmed,
+        received_ns=result.received_ns,
         received=iso(result.received_ns),
     )
 
@@ -184,22 +177,7 @@ def observations(
     query = select(ResultRow, ReportRow).join(ReportRow).where(ResultRow.id.in_(newest))
     if confirmed_only:
         query = query.where(ReportRow.confirmed | ReportRow.vouched)
-    return tuple(
-        Observation(
-            check=result.check,
-            type=result.type,
-            verdict=Verdict(result.verdict),
-            severity=Severity(result.severity),
-            gpu_model=result.gpu_model,
-            codes=tuple(result.codes),
-            reason=result.reason,
-            reporter=report.reporter,
-            job=report.job,
-            vouched=report.vouched,
-            received_ns=result.received_ns,
-        )
-        for result, report in session.execute(query)
-    )
+    return tuple(_node_result(result, report) for result, report in session.execute(query))
 
 
 def _newest_of_each_user(*conditions: ColumnElement[bool]) -> Select[tuple[int]]:

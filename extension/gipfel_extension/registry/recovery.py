@@ -140,20 +140,21 @@ class Recovery:
         while rules:
             propose = partial(self._propose, rules=rules, cluster=cluster, node=node)
             proposed = await self.query(propose)
-            rules = [rule for rule, step in proposed if await self._perform_without_approval(rule, step)]
+            rules = [
+                rule
+                for rule, automatic, step in proposed
+                if await self._perform_without_approval(step, automatic=automatic)
+            ]
 
-    async def _perform_without_approval(self, rule: Rule, step: StepView) -> bool:
+    async def _perform_without_approval(self, step: StepView, *, automatic: bool) -> bool:
         """Perform a step if it needs no approval; return whether it is done."""
-        action = Action(step.action)
-        if action in _IMMEDIATE:
-            if action is Action.NOTIFY:
-                detail = await self._notify(step)
-                await self.query(
-                    lambda session: _record_attempt(session, step.id, detail, REGISTRY, self._clock())
-                )
+        if step.action == Action.NOTIFY:
+            detail = await self._notify(step)
+            await self.query(
+                lambda session: _record_attempt(session, step.id, detail, REGISTRY, self._clock())
+            )
             return True
-        position = await self.query(lambda session: _row(session, step.id).position)
-        if not (action is Action.DRAIN and rule.steps[position].automatic and self._settings.drain.automatic):
+        if not (step.action == Action.DRAIN and automatic and self._settings.drain.automatic):
             return False
         try:
             state, outcome = await self._perform(step)
@@ -208,8 +209,8 @@ class Recovery:
 
     def _propose(
         self, session: Session, rules: Sequence[Rule], cluster: str, node: str
-    ) -> list[tuple[Rule, StepView]]:
-        """Record the steps that are due, and return them with their rules, except notes."""
+    ) -> list[tuple[Rule, bool, StepView]]:
+        """Record the steps that are due; return each but notes with its rule, and if it may be automatic."""
         now = self._clock()
         node_observations = observations(
             session,
@@ -234,7 +235,7 @@ class Recovery:
                     # Recorded as done in the same transaction, so that it is never shown as waiting.
                     decide(session, row, "done", "", by=REGISTRY, now_ns=now)
                 if proposal.step.action is not Action.NOTE:
-                    proposed.append((rule, view(row)))
+                    proposed.append((rule, proposal.step.automatic, view(row)))
                     break
         return proposed
 

@@ -157,20 +157,15 @@ def next_step(
         return None
     window = now_ns - int(rule.threshold.within_h * _HOUR_NS)
     bad = _bad_observations(rule.when, observations, window)
-    if progress.position is None:
-        recent = tuple(each for each in bad if each.received_ns > progress.since_ns)
-        return (
-            Proposal(position=0, step=rule.steps[0], evidence=recent)
-            if has_enough_evidence(rule.threshold, recent)
-            else None
-        )
-    position = progress.position + 1
+    position = 0 if progress.position is None else progress.position + 1
     if position >= len(rule.steps):
         return Proposal(position=None)
     step = rule.steps[position]
-    if step.needs == "nothing":
+    if step.needs == "nothing" and position:
         return Proposal(position=position, step=step, evidence=bad)
-    matching = bad if step.needs == "again" else _good_observations(rule.when, observations, window)
+    # The first step always needs bad results.
+    passed = step.needs == "passed" and position
+    matching = _good_observations(rule.when, observations, window) if passed else bad
     since = tuple(each for each in matching if each.received_ns > progress.since_ns)
     return (
         Proposal(position=position, step=step, evidence=since)

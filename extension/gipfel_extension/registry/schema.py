@@ -34,6 +34,15 @@ _Id = BigInteger().with_variant(Integer, "sqlite")
 class Base(DeclarativeBase):
     """Base class of all tables."""
 
+    id: Mapped[int] = mapped_column(_Id, Identity(), primary_key=True)
+
+
+class _OfNode:
+    """Columns of a table whose rows are about a node."""
+
+    cluster: Mapped[str] = mapped_column(String(128))
+    node: Mapped[str] = mapped_column(String(255))
+
 
 class ReportRow(Base):
     """Report of one vetting run, with the sender as authenticated by the hub.
@@ -45,7 +54,6 @@ class ReportRow(Base):
     __tablename__ = "reports"
     __table_args__ = (UniqueConstraint("reporter", "digest"),)
 
-    id: Mapped[int] = mapped_column(_Id, Identity(), primary_key=True)
     received_ns: Mapped[int] = mapped_column(BigInteger, index=True)
     reporter: Mapped[str] = mapped_column(String(255), index=True)
     vouched: Mapped[bool]
@@ -58,10 +66,9 @@ class ReportRow(Base):
     complete: Mapped[bool]
     versions: Mapped[dict[str, str]] = mapped_column(JSON)
     digest: Mapped[str] = mapped_column(String(64))
-    results: Mapped[list["ResultRow"]] = relationship(back_populates="report", passive_deletes=True)
 
 
-class ResultRow(Base):
+class ResultRow(_OfNode, Base):
     """Result of one check on one node."""
 
     __tablename__ = "results"
@@ -70,11 +77,8 @@ class ResultRow(Base):
         Index("ix_results_model", "cluster", "gpu_model", "received_ns"),
     )
 
-    id: Mapped[int] = mapped_column(_Id, Identity(), primary_key=True)
     report_id: Mapped[int] = mapped_column(ForeignKey("reports.id", ondelete="CASCADE"), index=True)
     received_ns: Mapped[int] = mapped_column(BigInteger, index=True)
-    cluster: Mapped[str] = mapped_column(String(128))
-    node: Mapped[str] = mapped_column(String(255))
     check: Mapped[str] = mapped_column("check_name", String(200))
     type: Mapped[str] = mapped_column(String(200))
     scope: Mapped[str] = mapped_column(String(16))
@@ -87,19 +91,15 @@ class ResultRow(Base):
     gpu_model: Mapped[str] = mapped_column(String(128))
     codes: Mapped[list[int]] = mapped_column(JSON)
     started_ns: Mapped[int] = mapped_column(BigInteger)
-    report: Mapped[ReportRow] = relationship(back_populates="results")
 
 
-class CaseRow(Base):
+class CaseRow(_OfNode, Base):
     """Rule that applies to a node, until the case is closed; ``key`` is part of the drain reason in Slurm."""
 
     __tablename__ = "cases"
     __table_args__ = (Index("ix_cases_node", "cluster", "node", "rule"),)
 
-    id: Mapped[int] = mapped_column(_Id, Identity(), primary_key=True)
     key: Mapped[str] = mapped_column(String(16), unique=True)
-    cluster: Mapped[str] = mapped_column(String(128))
-    node: Mapped[str] = mapped_column(String(255))
     rule: Mapped[str] = mapped_column(String(64))
     opened_ns: Mapped[int] = mapped_column(BigInteger)
     closed_ns: Mapped[int | None] = mapped_column(BigInteger, index=True)
@@ -113,7 +113,6 @@ class StepRow(Base):
 
     __tablename__ = "steps"
 
-    id: Mapped[int] = mapped_column(_Id, Identity(), primary_key=True)
     case_id: Mapped[int] = mapped_column(ForeignKey("cases.id", ondelete="CASCADE"), index=True)
     position: Mapped[int]
     action: Mapped[str] = mapped_column(String(16))
@@ -126,17 +125,14 @@ class StepRow(Base):
     case: Mapped[CaseRow] = relationship(back_populates="steps")
 
 
-class AuditRow(Base):
+class AuditRow(_OfNode, Base):
     """Action of the registry or of an operator."""
 
     __tablename__ = "audit"
 
-    id: Mapped[int] = mapped_column(_Id, Identity(), primary_key=True)
     at_ns: Mapped[int] = mapped_column(BigInteger, index=True)
     actor: Mapped[str] = mapped_column(String(255))
     event: Mapped[str] = mapped_column(String(32))
-    cluster: Mapped[str] = mapped_column(String(128))
-    node: Mapped[str] = mapped_column(String(255))
     detail: Mapped[str] = mapped_column(String(1000))
 
 

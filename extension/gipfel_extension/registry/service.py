@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,7 +26,6 @@ from .recovery import Backlog, Recovery
 from .rules import Rule
 from .settings import Settings
 
-_T = TypeVar("_T")
 # Time at shutdown to record a running step, such as a drain that has reached Slurm.
 _PATIENCE_S = 5.0
 
@@ -61,11 +59,9 @@ class Registry:
         self.recovery = Recovery(
             sessionmaker(engine, expire_on_commit=False), self.rules, settings, nodes, clock
         )
+        #: Return the result of a function, called in a thread with a database session in a transaction.
+        self.query = self.recovery.query
         self._backlog = Backlog(self._apply_rules)
-
-    async def query(self, work: Callable[[Session], _T]) -> _T:
-        """Return the result of ``work``, called in a thread with a database session in a transaction."""
-        return await self.recovery.query(work)
 
     async def receive(self, report: SharedReport, sender: Sender) -> bool:
         """Store a report, and queue its nodes for the rules; return False if it is already stored.

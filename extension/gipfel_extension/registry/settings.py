@@ -91,9 +91,7 @@ def read_settings(path: Path | None, environment: Mapping[str, str]) -> Settings
     GipfelError
         The file can't be read, or is not valid.
     """
-    content: dict[str, Any] = {}
-    if path:
-        content = read_yaml(path)
+    content = read_yaml(path) if path else {}
     if database := environment.get("GIPFEL_REGISTRY_DATABASE"):
         content["database"] = database
     try:
