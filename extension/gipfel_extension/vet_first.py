@@ -13,6 +13,7 @@ import urllib.error
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from gipfel_cluster.job import MAX_ROWS, NodeProgress, VettingProgress
 from gipfel_cluster.job.hub import post_to_hub
@@ -75,7 +76,9 @@ class VetFirst:
         exclude_nodes(self._run, ())
         for number in _FORWARDED:
             signal.signal(number, self._forward)
-        self._child = subprocess.Popen(self._argv(), env=dict(self._environment), stdin=subprocess.DEVNULL)
+        options: dict[str, Any] = {"action": "shrink", "min_nodes": 1} if self._action == "shrink" else {}
+        argv = vet_argv(self._protocol, **options)
+        self._child = subprocess.Popen(argv, env=dict(self._environment), stdin=subprocess.DEVNULL)
         while self._child.poll() is None:
             report = self._report()
             if report is not None and report != before and report.ended_ns is None:
@@ -88,11 +91,6 @@ class VetFirst:
             problem = f"{_NO_VETTING} by {found.name}: the vetting ended with status {self._child.returncode}"
             return "" if self._action == "report" else problem
         return self._decide(report, vetted=self._child.returncode == 0 and report.vetted)
-
-    def _argv(self) -> tuple[str, ...]:
-        if self._action == "shrink":
-            return vet_argv(self._protocol, action="shrink", min_nodes=1)
-        return vet_argv(self._protocol)
 
     def _decide(self, report: VettingReport, *, vetted: bool) -> str:
         """Exclude failed nodes and post the outcome; return the reason why the server must not start."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gipfel_extension.cli.terminal import table_lines
 from gipfel_extension.telemetry.figures.activity import saturation_figure
 from gipfel_extension.telemetry.figures.image import small_image, static_image
 from gipfel_extension.telemetry.figures.palette import PAGE
@@ -26,6 +27,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 #: Scale of images in a notebook's file, which limits its size.
 _SCALE = 0.8
 _HEAD = ("device", "metric", "mean", "p10", "max", "unit")
+_NUMBERS = (2, 3, 4)
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 __all__ = ["PlanTable", "plan"]
 
@@ -143,16 +145,8 @@ class SaturationSummary:
         return f"{mark}{self.seconds:.1f} s of {self.source or 'samples'}."
 
     def __str__(self) -> str:
-        lines = [_HEAD, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-        text = [
-            "  ".join(
-                cell.rjust(width) if 2 <= column <= 4 else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in (lines if self.rows else [])
-        ]
-        return "\n".join([self.caption, *text])
+        lines = table_lines([_HEAD, *map(_cells, self.rows)], right=_NUMBERS) if self.rows else []
+        return "\n".join([self.caption, *lines])
 
     __repr__ = __str__
 
@@ -160,7 +154,7 @@ class SaturationSummary:
         if not self.rows:
             return fragment(tag("p", self.caption))
         rows = map(_cells, self.rows)
-        return fragment(table(_HEAD, rows, caption=self.caption, numbers=(2, 3, 4), row_heads=True))
+        return fragment(table(_HEAD, rows, caption=self.caption, numbers=_NUMBERS, row_heads=True))
 
 
 def _name(device: Device, *, several: bool) -> str:

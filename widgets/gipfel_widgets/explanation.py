@@ -11,7 +11,6 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.scored_run import ScoredRun, build_content, resolve_recording
 from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
 from gipfel_extension.saturation.report import ReportContent
-from gipfel_extension.saturation.report.document import score_text
 from gipfel_extension.telemetry.figures.static_html import fragment, table, tag
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
@@ -113,12 +112,7 @@ class Explanation:
     @property
     def text(self) -> str:
         """Score, losses and advice as `gipfel score` prints them."""
-        scored = self.scored
-        effect = scored.advice_effect.lines if scored.advice_effect else ()
-        label, notes = scored.recording.label, scored.notes
-        return "\n".join(
-            score_text(scored.job, scored.advice, label=label, notes=notes, advice_effect=effect)
-        )
+        return "\n".join(self.scored.lines())
 
     @property
     def figures(self) -> tuple[FigureView, ...]:

@@ -95,8 +95,8 @@ class LaunchForm:
         choices = {each.name: each.type for each in launch_command().params}
         self.fields: dict[str, ipw.Widget] = {
             "edf": ipw.Combobox(
-                value=str(options.get("edf", "")), options=_edfs(environment), placeholder="the job's own",
-                ensure_option=False, **_layout("Environment"),
+                value=str(options.get("edf", "")), options=list_edfs(environment=environment),
+                placeholder="the job's own", ensure_option=False, **_layout("Environment"),
             ),
             "launcher": _choice(choices["launcher"], options.get("launcher", "torchrun"), "Launcher"),
             "restarts": _count(
@@ -220,10 +220,3 @@ def _arguments_of(options: Mapping[str, Any]) -> list[str]:
 
 def _typed(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(json_value(value))
-
-
-def _edfs(environment: Mapping[str, str]) -> tuple[str, ...]:
-    try:
-        return tuple(list_edfs(environment=environment))
-    except (OSError, GipfelError):
-        return ()

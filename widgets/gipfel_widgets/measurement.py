@@ -8,7 +8,6 @@ import atexit
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
@@ -259,8 +258,12 @@ def _sleep(seconds: float) -> None:
 
 
 def _matmul_on_gpu() -> tuple[str, Callable[[float], object]] | None:
-    torch = _torch()
-    if torch is None or not torch.cuda.is_available():
+    try:
+        # Optional, and it takes seconds to import.
+        import torch  # noqa: PLC0415
+    except Exception:  # noqa: BLE001 - a broken torch fails in many ways, and the CPU is still there
+        return None
+    if not torch.cuda.is_available():
         return None
     left, right = (torch.randn(_GPU_EDGE, _GPU_EDGE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
 
@@ -278,12 +281,3 @@ def _matmul_on_cpu() -> tuple[str, Callable[[float], object]]:
     draw = np.random.default_rng(0)
     left, right = (draw.standard_normal((_CPU_EDGE, _CPU_EDGE), np.float32) for _ in range(2))
     return f"matmul {_CPU_EDGE}² float32 on the CPU (numpy)", lambda _: left @ right
-
-
-def _torch() -> Any:
-    try:
-        # Optional, and it takes seconds to import.
-        import torch  # noqa: PLC0415
-    except Exception:  # noqa: BLE001 - a broken torch fails in many ways, and the CPU is still there
-        return None
-    return torch

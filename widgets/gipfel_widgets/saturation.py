@@ -26,7 +26,7 @@ from gipfel_extension.telemetry.figures.lines import LINES, coarsened
 from gipfel_extension.telemetry.figures.run_figures import time_series_figure
 from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.figures.score_figures import score_figure, shares_figure
-from gipfel_extension.telemetry.live.feed import SaturationFeed
+from gipfel_extension.telemetry.live.feed import SaturationFeed, Status, absent_status
 from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.store.overview import Overview
 from gipfel_extension.telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
@@ -175,7 +175,7 @@ class Saturation(LiveWidget):
         self._thread: threading.Thread | None = None
         self._plots: PlotsThread | None = None
         self._feed, problem = _open(run, self._window)
-        status = _absent(problem) if self._feed is None else self._feed.state()
+        status = absent_status(problem) if self._feed is None else self._feed.state()
         self._metrics = None if self._feed is None else MetricsFeed(self._feed.run / METRICS_FILE)
         super().__init__(
             figure=self._figure(),
@@ -211,7 +211,8 @@ class Saturation(LiveWidget):
                 self.figure = self._figure()
                 self.status = {**self._feed.state(), "state": "stale", "message": "This view was stopped."}
                 self.set_plots(*document_and_plots(self.table, dark=False))
-            self._show_again()
+            if self._shown:
+                self._shown.replace(self._repr_mimebundle_()[0])
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         table = self.table
@@ -234,10 +235,6 @@ class Saturation(LiveWidget):
 
     def __repr__(self) -> str:
         return describe(self.table)
-
-    def _show_again(self) -> None:
-        if self._shown:
-            self._shown.replace(self._repr_mimebundle_()[0])
 
     def _figure(self) -> dict[str, Any]:
         logged = None if self._metrics is None else self._metrics.all_metrics()
@@ -268,7 +265,7 @@ class Saturation(LiveWidget):
         """Show a score's document and its plots, by name."""
         self.score, self.plots = document, plots
 
-    def _publish(self, samples: Sequence[Sample], status: dict[str, Any], *, redraw: bool) -> None:
+    def _publish(self, samples: Sequence[Sample], status: Status, *, redraw: bool) -> None:
         """Send new samples and metrics, or with `redraw` the whole figure; called on the thread."""
         fresh = [sample for sample in samples if sample.time_ns > self._drawn.get(sample.device, 0)]
         logged = {} if self._metrics is None else self._metrics.new_points()
@@ -280,7 +277,7 @@ class Saturation(LiveWidget):
             for sample in fresh:
                 self._drawn[sample.device] = max(sample.time_ns, self._drawn.get(sample.device, 0))
             self.send({"type": "samples", "traces": {**figure_delta(fresh), **logged}})
-        self.status = status
+        self.status = dict(status)
 
 
 def _open(run: KernelRun | Path | str | None, window: float) -> tuple[SaturationFeed | None, str]:
@@ -310,9 +307,10 @@ def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: thread
         while not ended.is_set():
             try:
                 waiting += feed.poll(_POLL_S)
-                status = dict(feed.state())
+                status = feed.state()
             except OSError as error:
-                status = _absent(one_line(f"The run can't be read: {error.strerror or error}. Trying again."))
+                problem = one_line(f"The run can't be read: {error.strerror or error}. Trying again.")
+                status = absent_status(problem)
                 ended.wait(_POLL_S)
             now = time.monotonic()
             shown = view()
@@ -343,11 +341,6 @@ def _recorded(table: SampleTable, window: float) -> float:
     if not firsts or table.last_ns is None:
         return window
     return min(window, max(_MIN_SPAN_S, (table.last_ns - min(firsts)) / 1e9))
-
-
-def _absent(message: str) -> dict[str, Any]:
-    status = {"state": "absent", "source": "", "simulated": False, "gpus": 0, "interval": 1.0}
-    return {**status, "last_ns": None, "message": message}
 
 
 def _end_thread(ended: threading.Event, thread: threading.Thread | None) -> None:

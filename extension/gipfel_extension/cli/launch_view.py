@@ -1,13 +1,14 @@
 """Output of `gipfel launch`: lists of launches, one launch, logs with the rank at the start of each line."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gipfel_cluster.model import GipfelError, pluralize
-from gipfel_cluster.workloads.logs import Cursor, last_lines, read_logs
+from gipfel_cluster.workloads.logs import Cursor
 
 from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
@@ -17,7 +18,6 @@ from .terminal import (
     Status,
     follow_logs,
     print_json,
-    print_line,
     print_lines,
     print_logs,
     printable,
@@ -136,17 +136,9 @@ def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
 def show_logs(which: str, *, ranks: tuple[int, ...], follow_log: bool, last: int | None = None) -> int:
     """Print the logs of a launch, or their last lines only."""
     launch = Launch.open(find_folder(which, os.environ))
-    cursor = None
-    if last is not None:
-        lines, cursor = last_lines(launch_logs(launch.folder), last, ranks=ranks)
-        for line in lines:
-            print_line(line)
-    if follow_log:
-        return follow(launch, ranks, cursor)
-    if last is None:
-        most = max(_MIN_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
-        print_logs(lambda cursor: read_logs(launch_logs(launch.folder), cursor, ranks=ranks, max_bytes=most))
-    return 0
+    most = max(_MIN_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
+    following = partial(follow, launch, ranks) if follow_log else None
+    return print_logs(launch_logs(launch.folder), ranks, last, most, following)
 
 
 def stop_one(which: str) -> int:

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +11,7 @@ import click
 from gipfel_cluster.messages import GipfelError
 
 from .completion import complete_runs
-from .terminal import examples, report_lines
+from .terminal import examples, print_lines, report_lines
 
 if TYPE_CHECKING:
     from .scored_run import ScoredRun
@@ -79,7 +78,8 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
 
     Exit status: 0 scored, 2 the recording can't be read.
     """
-    from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415 - numpy, not for --help
+    from ..telemetry.files import edf_name, read_record_file  # noqa: PLC0415 - numpy, not for --help
+    from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
 
     path = resolve_recording(recording)
     # Before scoring, which may take minutes.
@@ -91,26 +91,8 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
     if as_document:
         click.echo(json.dumps(scored.document()))
     else:
-        _print(scored)
+        print_lines(scored.lines(edf_name(read_record_file(path))))
     return 0
-
-
-def _print(scored: "ScoredRun") -> None:
-    from ..saturation.report.document import score_text  # noqa: PLC0415
-
-    label, environment = scored.recording.label, _environment(scored.path)
-    effect = scored.advice_effect.lines if scored.advice_effect else ()
-    energy = scored.energy.sentence
-    for line in score_text(
-        scored.job,
-        scored.advice,
-        label=label,
-        environment=environment,
-        notes=scored.notes,
-        advice_effect=effect,
-        energy=energy,
-    ):
-        click.echo(line)
 
 
 def _save(scored: "ScoredRun") -> None:
@@ -130,10 +112,3 @@ def _save(scored: "ScoredRun") -> None:
         report_lines(
             f"A segment is not converted: {reason}." for reason in compact(run / "telemetry").skipped
         )
-
-
-def _environment(path: Path) -> str:
-    """Return the name of a run's environment; empty if it is not recorded."""
-    from ..telemetry.files import edf_name, read_record_file  # noqa: PLC0415 - numpy, which --help can do without
-
-    return edf_name(read_record_file(path))

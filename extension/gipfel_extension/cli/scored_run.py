@@ -18,7 +18,7 @@ from ..job.rows import device_rows
 from ..job.run_diagnosis import diagnose_run
 from ..saturation import Advice, JobScore, Settings, Weights, Workload, advise, document_of, score_table
 from ..saturation.report import ReportContent, ReportFigure, record_lines
-from ..saturation.report.document import heading, recording_line
+from ..saturation.report.document import heading, recording_line, score_text
 from ..saturation.result import points_over_time
 from ..saturation.score import CoarserScore, score_coarser_samples
 from ..server.runs import newest_runs
@@ -135,6 +135,18 @@ class ScoredRun:
             else self.advice_effect.model_dump(mode="json"),
             "notes": [*self.notes, *document["notes"]],
         }
+
+    def lines(self, environment: str = "") -> Iterator[str]:
+        """Yield the text of ``gipfel score``."""
+        return score_text(
+            self.job,
+            self.advice,
+            label=self.recording.label,
+            environment=environment,
+            notes=self.notes,
+            advice_effect=self.advice_effect.lines if self.advice_effect else (),
+            energy=self.energy.sentence,
+        )
 
     def _segments(self) -> dict[str, int]:
         """Return the numbers of segments by state."""

@@ -20,7 +20,7 @@ from gipfel_cluster.messages import GipfelError
 
 if TYPE_CHECKING:
     from gipfel_cluster.definition_files import FileDiagnostic
-    from gipfel_cluster.workloads.logs import Cursor, LogLine, LogPage
+    from gipfel_cluster.workloads.logs import Cursor, LogFiles, LogLine, LogPage
 
 _P = ParamSpec("_P")
 PATH = click.Path(path_type=Path)
@@ -55,7 +55,10 @@ class LiveTable:
     def draw(self, lines: Sequence[str]) -> None:
         """Draw the lines, cut to the size of the terminal."""
         size = shutil.get_terminal_size()
-        visible = [line[: size.columns - 1] for line in lines[: max(1, size.lines - 1)]]
+        # Lines that scroll out of the terminal can't be redrawn; colored ones are made for its width.
+        visible = [
+            line if "\x1b" in line else line[: size.columns - 1] for line in lines[: max(1, size.lines - 1)]
+        ]
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         # Clear each line to its end, and the rest of a longer previous table.
         sys.stderr.write(up + "".join(f"{line}\x1b[K\n" for line in visible) + "\x1b[J")
@@ -235,16 +238,38 @@ def print_line(line: "LogLine") -> None:
     sys.stdout.write(f"{prefix} {printable(line.text, colours=colours)}{end}\n")
 
 
-def print_logs(read_page: "Callable[[Cursor | None], LogPage]") -> None:
-    """Print the present content of a log."""
+def print_logs(
+    logs: "LogFiles",
+    ranks: tuple[int, ...],
+    last: int | None,
+    max_bytes: int,
+    follow: "Callable[[Cursor | None], int] | None",
+) -> int:
+    """Print the present content of a log, or its last lines only.
+
+    Parameters
+    ----------
+    max_bytes
+        Bytes of each rank to read at a time when the whole log is printed.
+    follow
+        Prints the log from a cursor until its workload ends; None to end at the present end.
+    """
+    from gipfel_cluster.workloads.logs import last_lines, read_logs  # noqa: PLC0415 - pydantic
+
     cursor = None
-    while True:
-        page = read_page(cursor)
-        cursor = page.cursor
+    if last is not None:
+        lines, cursor = last_lines(logs, last, ranks=ranks)
+        for line in lines:
+            print_line(line)
+    if follow is not None:
+        return follow(cursor)
+    more = last is None
+    while more:
+        page = read_logs(logs, cursor, ranks=ranks, max_bytes=max_bytes)
+        cursor, more = page.cursor, page.more
         for line in page.lines:
             print_line(line)
-        if not page.more:
-            return
+    return 0
 
 
 def follow_logs(

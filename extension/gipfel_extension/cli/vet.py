@@ -1,5 +1,6 @@
 """``gipfel vet``: tests the nodes of a job and names faulty components; `Progress` shows running tests."""
 
+import contextlib
 import math
 import os
 import shutil
@@ -14,7 +15,15 @@ import click
 
 from gipfel_cluster.messages import GipfelError, pluralize
 
-from .terminal import can_write, current_directory, examples, print_lines, report_line, report_lines
+from .terminal import (
+    LiveTable,
+    can_write,
+    current_directory,
+    examples,
+    print_lines,
+    report_line,
+    report_lines,
+)
 
 if TYPE_CHECKING:
     from ..vetting.protocol import VettingProtocol
@@ -273,9 +282,7 @@ class Progress:
     """Progress of a vetting run: the report, redrawn in place on a terminal, else a line every 10 s."""
 
     def __init__(self) -> None:
-        self._stream = sys.stderr
-        self._live = _is_terminal(self._stream)
-        self._drawn = 0
+        self._live = LiveTable() if _is_terminal(sys.stderr) else None
         self._said = time.monotonic()
 
     def __enter__(self) -> "Progress":
@@ -284,39 +291,26 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._erase()
+        if self._live is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._live.draw(())
 
     def show(self, report: "VettingReport") -> None:
         """Show the current state; errors of a closed terminal are ignored."""
         try:
             self._show(report)
         except (OSError, ValueError):
-            self._live = False
+            self._live = None
 
     def _show(self, report: "VettingReport") -> None:
-        if self._live:
-            size = shutil.get_terminal_size()
-            lines = table_for(stdout=False).lines(report, max_rows=min(_MAX_ROWS, max(1, size.lines - 12)))
-            self._erase()
-            # Lines that scroll out of the terminal can't be erased.
-            lines = lines[: max(1, size.lines - 1)]
-            self._stream.write("".join(f"{line}\n" for line in lines))
-            self._stream.flush()
-            self._drawn = len(lines)
+        if self._live is not None:
+            rows = min(_MAX_ROWS, max(1, shutil.get_terminal_size().lines - 12))
+            self._live.draw(table_for(stdout=False).lines(report, max_rows=rows))
         elif time.monotonic() - self._said > _EVERY_S:
             self._said = time.monotonic()
             busy = sum(bool(each.running) for each in report.nodes)
             verdicts = pluralize(len(report.results), "verdict")
             report_line(f"vetting: {verdicts}, {busy} of {len(report.nodes)} nodes are busy")
-
-    def _erase(self) -> None:
-        if self._drawn:
-            try:
-                self._stream.write(f"\033[{self._drawn}F\033[J")
-                self._stream.flush()
-            except (OSError, ValueError):
-                self._live = False
-            self._drawn = 0
 
 
 def table_for(*, stdout: bool) -> "Table":

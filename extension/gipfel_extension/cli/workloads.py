@@ -22,7 +22,6 @@ from .terminal import (
     follow_logs,
     in_notebook_cell,
     print_json,
-    print_line,
     print_lines,
     print_logs,
     report_line,
@@ -272,20 +271,12 @@ def logs(*, which: str, ranks: tuple[int, ...], last: int | None, follow: bool) 
 
     Exit status: 0; with -f that of the workload.
     """
-    from gipfel_cluster.workloads.logs import last_lines, read_logs  # noqa: PLC0415 - pydantic
+    from gipfel_cluster.workloads.logs import MAX_BYTES  # noqa: PLC0415 - pydantic
 
     found = _workloads()
     workload = found.find(which)
-    cursor = None
-    if last is not None:
-        lines, cursor = last_lines(found.logs(workload), last, ranks=ranks)
-        for line in lines:
-            print_line(line)
-    if follow:
-        return follow_workload(found, workload, ranks, cursor)
-    if last is None:
-        print_logs(lambda cursor: read_logs(found.logs(workload), cursor, ranks=ranks))
-    return 0
+    following = partial(follow_workload, found, workload, ranks) if follow else None
+    return print_logs(found.logs(workload), ranks, last, MAX_BYTES, following)
 
 
 @click.command(epilog=examples("gipfel stop 3", "gipfel stop batch:3      where a launch has this ID, too"))

@@ -1,7 +1,6 @@
 """``gipfel/batch``: notebooks as batch jobs, with the functions of ``gipfel submit``."""
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from gipfel_cluster.runs import runs_root
 from gipfel_cluster.scheduler import slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
-from ..telemetry.files import edf_name, read_json
+from ..telemetry.files import edf_name, read_object
 from ..training.batch import JobOptions, NotebookOptions, plan_notebook_job, scheduler_of
 from ..training.batch.submitted import (
     BatchRequest,
@@ -118,16 +117,9 @@ def _form(path: Path) -> dict[str, Any]:
         "any_parameter": known is None,
         "scheduler": context.default_setting("scheduler"),
         "schedulers": _available_schedulers(context, os.environ),
-        "edfs": _edfs(os.environ),
+        "edfs": list(list_edfs(environment=os.environ)),
         "output": f"{path.stem}-run.ipynb",
     }
-
-
-def _edfs(environment: Mapping[str, str]) -> list[str]:
-    try:
-        return list(list_edfs(environment=environment))
-    except (OSError, GipfelError):
-        return []
 
 
 def _available_schedulers(context: SubmissionContext, environment: Mapping[str, str]) -> list[str]:
@@ -161,6 +153,8 @@ def _task(view: TaskView, root: Path, cluster: str) -> dict[str, Any]:
     task, progress = view.task, view.progress
     below_root = task.output.is_relative_to(root)
     ended = view.status.answer == "ended"
+    score_file = runs_root(dict(os.environ)) / f"{cluster}-{task.job_id}" / "score.json"
+    score = read_object(score_file, MAX_BYTES).get("score") if ended else None
     return {
         "job_id": task.job_id,
         "state": view.job_state,
@@ -172,16 +166,7 @@ def _task(view: TaskView, root: Path, cluster: str) -> dict[str, Any]:
         "done": progress.done if progress else 0,
         "started": started_at(progress),
         "seconds": progress.elapsed if progress and ended else None,
-        "score": _score(runs_root(dict(os.environ)) / f"{cluster}-{task.job_id}") if ended else None,
+        "score": score if isinstance(score, int | float) else None,
         "problem": progress.problem if progress else "",
         "output": task.output.relative_to(root).as_posix() if below_root and task.output.exists() else None,
     }
-
-
-def _score(run: Path) -> float | None:
-    """Return the score that the job wrote at its end; None if there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        saved = read_json(run / "score.json", MAX_BYTES)
-        score = saved.get("score") if isinstance(saved, dict) else None
-        return float(score) if isinstance(score, int | float) else None
-    return None

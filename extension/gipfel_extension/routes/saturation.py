@@ -20,8 +20,9 @@ from ..server.analysis import (
     shared_score,
     write_sharing,
 )
-from ..server.broadcast import Page, absent_status
+from ..server.broadcast import Page
 from ..server.views import View
+from ..telemetry.live.feed import absent_status
 from .base import GipfelRouteHandler, GipfelSocketHandler, route
 
 _MAX_BYTES = 16_384

@@ -17,7 +17,7 @@ from gipfel_cluster.model import GipfelError
 
 from ..saturation.advice import HOLD_S
 from ..telemetry.figures.activity import MetricsFeed
-from ..telemetry.live.feed import SaturationFeed
+from ..telemetry.live.feed import SaturationFeed, absent_status
 from ..telemetry.sample import Device, Sample, SampleTable
 from ..telemetry.user_metrics import METRICS_FILE
 from .analysis import AnalysisResult, SaturationAnalysis
@@ -107,19 +107,6 @@ class Page:
     def _settle(self) -> None:
         if not self._updates and self._analysed is None and not self._view_changed:
             self._ready.clear()
-
-
-def absent_status(message: str) -> dict[str, Any]:
-    """Return the status without samples; `message` is the reason."""
-    status = {
-        "state": "absent",
-        "source": "",
-        "simulated": False,
-        "gpus": 0,
-        "interval": 1.0,
-        "last_ns": None,
-    }
-    return {**status, "message": message}
 
 
 class SaturationBroadcast:

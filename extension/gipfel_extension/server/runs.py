@@ -246,23 +246,20 @@ class RunReports:
             )
         self._requests += 1
         try:
-            return await self._page(run, base_url)
+            async with self._lock:
+                return await self._page(run, base_url)
         finally:
             self._requests -= 1
 
     async def _page(self, run: Path, base_url: str) -> bytes:
-        async with self._lock:
-            with tempfile.TemporaryDirectory(prefix="gipfel-") as folder:
-                output = Path(folder) / "report.html"
-                await self._make(run, output, base_url)
-                try:
-                    return await asyncio.to_thread(read_regular, output, _MAX_BYTES)
-                except OSError as error:
-                    raise GipfelError(f"The report of {run.name} can't be read: {error.strerror}.") from error
-
-    async def _make(self, run: Path, output: Path, base_url: str) -> None:
         environment = {"JUPYTERHUB_SERVICE_PREFIX": base_url, **self._environment}
-        await run_gipfel(("report", str(run), "-o", str(output)), environment, _LIMIT_S)
+        with tempfile.TemporaryDirectory(prefix="gipfel-") as folder:
+            output = Path(folder) / "report.html"
+            await run_gipfel(("report", str(run), "-o", str(output)), environment, _LIMIT_S)
+            try:
+                return await asyncio.to_thread(read_regular, output, _MAX_BYTES)
+            except OSError as error:
+                raise GipfelError(f"The report of {run.name} can't be read: {error.strerror}.") from error
 
 
 async def run_gipfel(arguments: tuple[str, ...], environment: Mapping[str, str], limit_s: float) -> None:

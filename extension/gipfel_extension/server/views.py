@@ -3,7 +3,8 @@
 `figures_of` draws a `View`. `LiveView` and `JobMeans` compute the new points of its lines.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
@@ -114,25 +115,19 @@ def figures_of(
     """
     dark = view.dark
     gpus = {gpu.uuid: gpu for gpu in gpus_of(fine)}
-    figures: dict[str, dict[str, Any]] = {}
 
-    def wanted(name: str) -> bool:
-        return not only or name in only
+    def draw_gpu(uuid: str) -> dict[str, Any]:
+        figure = gpu_figure(fine, gpus[uuid], metrics=metrics, dark=dark)
+        return with_events(figure, [each for each in events if each.device in ("", uuid)], dark=dark)
 
-    if wanted("job"):
-        figures["job"] = with_events(job_figure(fine, metrics=metrics, dark=dark), events, dark=dark)
-    if wanted("host"):
-        figures["host"] = host_figure(fine, dark=dark)
-    if wanted("heat"):
-        figures["heat"] = heat_figure(coarse, view.metric, dark=dark)
-    for uuid in view.gpus:
-        if uuid in gpus and wanted(f"gpu/{uuid}"):
-            own = gpu_figure(fine, gpus[uuid], metrics=metrics, dark=dark)
-            theirs = [event for event in events if event.device in ("", uuid)]
-            figures[f"gpu/{uuid}"] = with_events(own, theirs, dark=dark)
-    for metric in view.gauges:
-        if wanted(f"gauge/{metric}"):
-            figures[f"gauge/{metric}"] = gauge_figure(fine, metric, dark=dark)
+    draw: dict[str, Callable[[], dict[str, Any]]] = {
+        "job": lambda: with_events(job_figure(fine, metrics=metrics, dark=dark), events, dark=dark),
+        "host": partial(host_figure, fine, dark=dark),
+        "heat": partial(heat_figure, coarse, view.metric, dark=dark),
+        **{f"gpu/{uuid}": partial(draw_gpu, uuid) for uuid in view.gpus if uuid in gpus},
+        **{f"gauge/{metric}": partial(gauge_figure, fine, metric, dark=dark) for metric in view.gauges},
+    }
+    figures = {name: figure() for name, figure in draw.items() if not only or name in only}
     return {
         name: figure if name == "heat" else with_thresholds(figure, rules, dark=dark)
         for name, figure in figures.items()

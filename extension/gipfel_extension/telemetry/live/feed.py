@@ -296,6 +296,11 @@ def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool
     )
 
 
+def absent_status(message: str) -> Status:
+    """Return the status without samples; `message` is the reason."""
+    return {**status_of((), 0, starting=False), "interval": 1.0, "message": message}
+
+
 def _state_text(
     present: Sequence[RecorderState], now_ns: int, last_ns: int | None, *, starting: bool, gpus: int
 ) -> tuple[State, str]:
