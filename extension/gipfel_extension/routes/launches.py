@@ -25,7 +25,7 @@ from ..training.launch import Launch
 from ..training.launch import launch as start_launch
 from ..training.launch_summary import RankFileKind, flight_recorder_lines
 from ..training.launches.requests import LookRequest, request_dumps, request_look
-from .base import GipfelRouteHandler, root_directory, route
+from .base import GipfelRouteHandler, invalid, root_directory, route
 
 _PIECE = 1 << 20
 _CONTENTS = {"svg": "image/svg+xml", "txt": "text/plain; charset=utf-8", "json": "application/json"}
@@ -171,7 +171,11 @@ class LaunchFileRouteHandler(GipfelRouteHandler):
     @route
     async def get(self, kind: RankFileKind) -> None:
         """Send the file in chunks, as a download."""
-        query = self.query_as(FileQuery)
+        values = {name: self.get_query_argument(name, "", strip=False) for name in ("launch", "rank")}
+        try:
+            query = FileQuery.model_validate(values)
+        except ValidationError as error:
+            raise invalid("query", error) from error
         launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
         file = await asyncio.to_thread(open_rank_file, launch, kind, int(query.rank))
         name = f"launch-{launch.folder.name}-{kind}-rank-{query.rank}"
