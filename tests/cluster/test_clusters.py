@@ -316,12 +316,12 @@ def test_a_job_ends_by_its_own_user_only(place: Place) -> None:
         refused = place.broker.ask({"kind": "cancel", "job_id": job, "user": place.other.name})
         assert "refused" in refused["problem"], refused
         find = {"kind": "find", "mark": "gipfel-its-own", "user": place.user.name}
-        assert place.broker.ask(find) == {"job_id": job}
-        assert place.broker.ask(find | {"user": place.other.name}) == {"job_id": None}
-        status = place.broker.ask({"kind": "query", "job_ids": [job]})["jobs"][job]
+        assert place.broker.ask(find) == {"value": job}
+        assert place.broker.ask(find | {"user": place.other.name}) == {"value": None}
+        status = place.broker.ask({"kind": "query", "job_ids": [job]})["value"][job]
         assert status["answer"] == "running"
     finally:
-        assert place.broker.ask({"kind": "cancel", "job_id": job, "user": place.user.name}) == {}
+        assert place.broker.ask({"kind": "cancel", "job_id": job, "user": place.user.name}) == {"value": None}
     assert wait_until(lambda: not place.queue(place.second), 30)
 
 

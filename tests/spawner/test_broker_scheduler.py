@@ -10,17 +10,17 @@ from broker_jobs import running_broker, until, write_edf
 from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync
 from gipfel_cluster.broker.context import JobContext
 from gipfel_cluster.broker.messages import (
+    Answer,
     EdfAnswer,
     EdfRequest,
     FactsAnswer,
     FactsRequest,
-    LintAnswer,
     LintRequest,
-    LocateAnswer,
     LocateRequest,
     PathRef,
     broker_socket,
 )
+from gipfel_cluster.edf import Diagnostic
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
 
@@ -34,6 +34,10 @@ def broker(tmp_path: Path) -> Iterator[JobContext]:
 @pytest.fixture
 def scheduler(broker: JobContext) -> Scheduler:
     return BrokerScheduler(broker.socket)
+
+
+def _lint(broker: JobContext, edf: str) -> tuple[Diagnostic, ...]:
+    return send_request_sync(broker.socket, LintRequest(edf=edf), Answer[tuple[Diagnostic, ...]]).value
 
 
 def _request(folder: Path, text: str, **more: object) -> JobRequest:
@@ -110,28 +114,28 @@ def test_edfs_are_looked_up_on_the_host(broker: JobContext, tmp_path: Path) -> N
 
 def test_edfs_are_linted_on_the_host_within_one_message(broker: JobContext, tmp_path: Path) -> None:
     write_edf(tmp_path, "mine")
-    found = send_request_sync(broker.socket, LintRequest(edf="mine"), LintAnswer).diagnostics
+    found = _lint(broker, "mine")
     assert [each.code for each in found] == ["no-image"]
     file = tmp_path / ".edf" / "odd.toml"
     file.write_text(
         'imagee = "x"\n' + "".join(f"unknown_{n} = '{'x' * 300}'\n" for n in range(500)) + "workdir = 7\n"
     )
-    found = send_request_sync(broker.socket, LintRequest(edf=str(file)), LintAnswer).diagnostics
+    found = _lint(broker, str(file))
     assert 0 < len(found) <= 64
     assert (found[0].severity, found[0].file, found[0].key) == ("error", str(file), "workdir")
     assert any(each.key == "imagee" and "image" in each.fix for each in found)
     file.write_text("image = \n")
-    (broken,) = send_request_sync(broker.socket, LintRequest(edf="odd"), LintAnswer).diagnostics
+    (broken,) = _lint(broker, "odd")
     assert (broken.severity, broken.line) == ("error", 1)
-    (missing,) = send_request_sync(broker.socket, LintRequest(edf="nowhere"), LintAnswer).diagnostics
+    (missing,) = _lint(broker, "nowhere")
     assert "no EDF of this name" in missing.message
 
 
 def test_paths_are_located_on_the_host(broker: JobContext, tmp_path: Path) -> None:
-    there = send_request_sync(broker.socket, LocateRequest(ref=PathRef.of(tmp_path)), LocateAnswer)
-    assert there.path == str(tmp_path)
+    there = send_request_sync(broker.socket, LocateRequest(ref=PathRef.of(tmp_path)), Answer[str | None])
+    assert there.value == str(tmp_path)
     wrong = PathRef.of(tmp_path).model_copy(update={"device": 1})
-    assert send_request_sync(broker.socket, LocateRequest(ref=wrong), LocateAnswer).path is None
+    assert send_request_sync(broker.socket, LocateRequest(ref=wrong), Answer[str | None]).value is None
 
 
 def test_outside_of_jobs_there_is_no_socket(broker: JobContext, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from gipfel_cluster.broker.client import send_request_sync
 from gipfel_cluster.broker.messages import (
+    Answer,
     FactsAnswer,
     FactsRequest,
-    PartitionsAnswer,
     PartitionsRequest,
     broker_socket,
 )
@@ -119,8 +119,8 @@ def broker(machine: Machine) -> Finding:
         return ok(submits)
     try:
         partitions = send_request_sync(
-            socket, PartitionsRequest(), PartitionsAnswer, limit=_BROKER_SECONDS
-        ).partitions
+            socket, PartitionsRequest(), Answer[tuple[Partition, ...]], limit=_BROKER_SECONDS
+        ).value
     except GipfelError as error:
         return missing(
             f"Slurm does not answer the job's broker: {error.problem}", "On a login node: scontrol ping"

@@ -18,29 +18,24 @@ from ..scheduler.machine import run_sync
 from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
 from .messages import (
     MAX_BYTES,
-    AddressAnswer,
     AddressRequest,
+    Answer,
     CancelRequest,
-    Done,
     Ended,
     KernelRequest,
-    PartitionsAnswer,
     PartitionsRequest,
-    QueryAnswer,
     QueryRequest,
-    QuotaAnswer,
     QuotaRequest,
     Refusal,
     Request,
     RunRequest,
     Signal,
     Started,
-    SubmitAnswer,
     SubmitRequest,
     to_line,
 )
 
-Answer = TypeVar("Answer", bound=Frozen)
+AnyAnswer = TypeVar("AnyAnswer", bound=Frozen)
 #: Time limits in seconds: of a request, longer than the broker's own limits, and of connecting.
 _LIMIT_S = 75.0
 _CONNECT_S = 10.0
@@ -60,8 +55,8 @@ class NoAnswerError(GipfelError):
 
 
 async def send_request(
-    path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S
-) -> Answer:
+    path: Path, request: Request, answer: type[AnyAnswer], *, limit: float = _LIMIT_S
+) -> AnyAnswer:
     """Send one request and return its answer.
 
     Raises
@@ -87,13 +82,13 @@ async def send_request(
     except TimeoutError as error:
         raise _timed_out(limit, sent=sent) from error
     except (OSError, ValueError) as error:
-        raise _no_answer(sent=sent) from error
-    return _read(reply, answer)
+        raise no_answer(sent=sent) from error
+    return read_answer(reply, answer)
 
 
 def send_request_sync(
-    path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S
-) -> Answer:
+    path: Path, request: Request, answer: type[AnyAnswer], *, limit: float = _LIMIT_S
+) -> AnyAnswer:
     """Call `send_request` from synchronous code, even where an event loop runs, as in a notebook's cell."""
     return run_sync(send_request(path, request, answer, limit=limit))
 
@@ -135,7 +130,7 @@ def run_in_container(
                     connected.sendall(line[sent:])
             connected.settimeout(limit)
         except OSError as error:
-            raise _no_answer() from error
+            raise no_answer() from error
         before = {number: signal.signal(number, _signal_sender(connected)) for number in FORWARDED}
         try:
             return _follow(connected, note)
@@ -192,7 +187,7 @@ def _follow(connected: socket.socket, note: Callable[[str], object]) -> int:
             except TimeoutError as error:
                 raise _timed_out(connected.gettimeout() or 0) from error
             except OSError as error:
-                raise _no_answer() from error
+                raise no_answer() from error
             match _parse_reply(line):
                 case Started(notes=notes):
                     connected.settimeout(None)
@@ -206,16 +201,17 @@ def _follow(connected: socket.socket, note: Callable[[str], object]) -> int:
 
 def _parse_reply(line: bytes) -> Refusal | Started | Ended:
     if not line:
-        raise _no_answer()
+        raise no_answer()
     try:
         return _REPLIES.validate_json(line)
     except ValidationError as error:
-        raise _no_answer() from error
+        raise no_answer() from error
 
 
-def _read(line: bytes, answer: type[Answer]) -> Answer:
+def read_answer(line: bytes, answer: type[AnyAnswer]) -> AnyAnswer:
+    """Return a broker's answer; raise its refusal, or `NoAnswerError` for anything else."""
     if not line:
-        raise _no_answer()
+        raise no_answer()
     try:
         refused = Refusal.model_validate_json(line)
     except ValidationError:
@@ -234,7 +230,8 @@ def _timed_out(limit: float, *, sent: bool = True) -> NoAnswerError:
     return NoAnswerError(problem, "Try again in a moment.", sent=sent)
 
 
-def _no_answer(*, sent: bool = True) -> NoAnswerError:
+def no_answer(*, sent: bool = True) -> NoAnswerError:
+    """Return the error about a broker that does not answer."""
     return NoAnswerError("This job's broker does not answer.", "Restart the server.", sent=sent)
 
 
@@ -248,7 +245,7 @@ class BrokerScheduler:
 
     async def submit(self, request: JobRequest) -> str:
         """Submit through the broker, which validates the request again."""
-        return (await self._ask(SubmitRequest(job=request), SubmitAnswer)).job_id
+        return (await self._ask(SubmitRequest(job=request), Answer[str])).value
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Return the status of each job, with one request per thousand jobs."""
@@ -256,7 +253,7 @@ class BrokerScheduler:
         for start in range(0, len(unique), _MAX_JOBS):
             some = tuple(unique[start : start + _MAX_JOBS])
             try:
-                statuses |= (await self._ask(QueryRequest(job_ids=some), QueryAnswer)).jobs
+                statuses |= (await self._ask(QueryRequest(job_ids=some), Answer[dict[str, JobStatus]])).value
             except (GipfelError, ValueError) as error:
                 reason = error.problem if isinstance(error, GipfelError) else "A job id is not valid."
                 statuses |= dict.fromkeys(some, JobStatus(answer="unknown", reason=reason))
@@ -264,19 +261,19 @@ class BrokerScheduler:
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
         """Cancel through the broker, as the broker's user."""
-        await self._ask(CancelRequest(job_id=job_id), Done)
+        await self._ask(CancelRequest(job_id=job_id), Answer[None])
 
     async def address(self, node: str) -> str:
         """Return the address of a node as seen from the job's node."""
-        return (await self._ask(AddressRequest(node=node), AddressAnswer)).address
+        return (await self._ask(AddressRequest(node=node), Answer[str])).value
 
     async def partitions(self) -> tuple[Partition, ...]:
         """Return all partitions."""
-        return (await self._ask(PartitionsRequest(), PartitionsAnswer)).partitions
+        return (await self._ask(PartitionsRequest(), Answer[tuple[Partition, ...]])).value
 
     async def quota(self, user: str) -> Quota:  # noqa: ARG002 - the Protocol's
         """Return the quota of the job's user; empty if the scheduler has none."""
-        return (await self._ask(QuotaRequest(), QuotaAnswer)).quota or Quota()
+        return (await self._ask(QuotaRequest(), Answer[Quota | None])).value or Quota()
 
-    async def _ask(self, request: Request, answer: type[Answer]) -> Answer:
+    async def _ask(self, request: Request, answer: type[AnyAnswer]) -> AnyAnswer:
         return await send_request(self._socket, request, answer)

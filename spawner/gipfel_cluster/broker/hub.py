@@ -26,27 +26,19 @@ from ..scheduler.slurm import SlurmScheduler
 from .hub_client import (
     HUB_REQUESTS,
     CancelAsRequest,
-    ChoicesAnswer,
     ChoicesRequest,
-    ExpectedStartAnswer,
     ExpectedStartRequest,
     ExtendRequest,
-    FindAnswer,
     FindRequest,
-    GpuUsageAnswer,
     GpuUsageRequest,
     HubRequest,
-    MarkedAnswer,
     MarkedRequest,
     SubmittedAnswer,
 )
 from .messages import (
-    AddressAnswer,
     AddressRequest,
-    Done,
-    PartitionsAnswer,
+    Answer,
     PartitionsRequest,
-    QueryAnswer,
     QueryRequest,
     SubmitRequest,
     parse_request_line,
@@ -176,38 +168,38 @@ class HubBroker(Server):
             case CancelAsRequest(job_id=job_id, user=user):
                 await scheduler.cancel(job_id, user=await self._user(user))
                 _log(f"cancelled job {job_id} of {user or 'the own user'}")
-                return Done()
+                return Answer(value=None)
             case ExtendRequest(job_id=job_id, minutes=minutes):
                 await scheduler.extend(job_id, minutes)
                 _log(f"extended job {job_id} by {minutes} minutes")
-                return Done()
+                return Answer(value=None)
             case _:
                 return await self._answer_query(request)
 
     async def _answer_query(self, request: HubRequest) -> Frozen:
         """Answer a request that changes nothing."""
         scheduler = self._scheduler
-        answer: Frozen
+        value: object
         match request:
             case QueryRequest(job_ids=job_ids):
-                answer = QueryAnswer(jobs=await scheduler.query(job_ids))
+                value = await scheduler.query(job_ids)
             case FindRequest(mark=mark, user=user):
-                answer = FindAnswer(job_id=await scheduler.find(mark, user))
+                value = await scheduler.find(mark, user)
             case MarkedRequest(prefix=prefix):
-                answer = MarkedAnswer(jobs=await scheduler.marked(prefix))
+                value = await scheduler.marked(prefix)
             case AddressRequest(node=node):
-                answer = AddressAnswer(address=await scheduler.address(node))
+                value = await scheduler.address(node)
             case PartitionsRequest():
-                answer = PartitionsAnswer(partitions=await scheduler.partitions())
+                value = await scheduler.partitions()
             case ChoicesRequest(user=user):
-                answer = ChoicesAnswer(choices=await scheduler.choices(user))
+                value = await scheduler.choices(user)
             case GpuUsageRequest(user=user, since=since):
-                answer = GpuUsageAnswer(usage=await scheduler.gpu_usage(user, since))
+                value = await scheduler.gpu_usage(user, since)
             case ExpectedStartRequest(job=job):
-                answer = ExpectedStartAnswer(start=await scheduler.expected_start(await self._checked(job)))
+                value = await scheduler.expected_start(await self._checked(job))
             case _:
                 raise GipfelError("The hub's broker does not support this request.")
-        return answer
+        return Answer(value=value)
 
     async def _submit(self, job: JobRequest) -> SubmittedAnswer:
         try:

@@ -7,11 +7,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..model import Frozen, GipfelError, OneLine
 from ..scheduler.protocol import Choices, GpuUsage, JobRequest, LostJobError, MarkedJob, User
-from .client import Answer, BrokerScheduler, NoAnswerError, send_request
+from .client import AnyAnswer, BrokerScheduler, NoAnswerError, send_request
 from .messages import (
     AddressRequest,
+    Answer,
     CancelRequest,
-    Done,
     PartitionsRequest,
     QueryRequest,
     Request,
@@ -29,7 +29,7 @@ class CancelAsRequest(CancelRequest):
 
 
 class FindRequest(Request):
-    """Find the job that a user (empty: the broker's) submitted with a mark."""
+    """Return the id of the job that a user (empty: the broker's) submitted with a mark, None without one."""
 
     kind: Literal["find"] = "find"
     mark: Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
@@ -67,7 +67,7 @@ class GpuUsageRequest(Request):
 
 
 class ExpectedStartRequest(Request):
-    """Estimate when a job would start, without submitting it."""
+    """Return when a job would start, as an ISO time, empty for immediately; it is not submitted."""
 
     kind: Literal["expected_start"] = "expected_start"
     job: JobRequest
@@ -97,36 +97,6 @@ class SubmittedAnswer(Frozen):
     advice: str = ""
 
 
-class FindAnswer(Frozen):
-    """The job's id; None if there is no such job."""
-
-    job_id: str | None
-
-
-class MarkedAnswer(Frozen):
-    """The jobs with the mark's prefix."""
-
-    jobs: tuple[MarkedJob, ...]
-
-
-class ChoicesAnswer(Frozen):
-    """The user's choices."""
-
-    choices: Choices
-
-
-class GpuUsageAnswer(Frozen):
-    """The user's GPU hours."""
-
-    usage: GpuUsage
-
-
-class ExpectedStartAnswer(Frozen):
-    """The expected start as an ISO time; empty for immediately."""
-
-    start: str
-
-
 class HubBrokerScheduler(BrokerScheduler):
     """A scheduler that uses the broker of a hub, which acts as the hub's users."""
 
@@ -144,34 +114,34 @@ class HubBrokerScheduler(BrokerScheduler):
 
     async def find(self, mark: str, user: str) -> str | None:
         """Return the id of the job that this user (empty: the broker's) submitted with a mark."""
-        return (await self._ask(FindRequest(mark=mark, user=user), FindAnswer)).job_id
+        return (await self._ask(FindRequest(mark=mark, user=user), Answer[str | None])).value
 
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
         """Return the pending and running jobs whose mark has this prefix."""
-        return (await self._ask(MarkedRequest(prefix=prefix), MarkedAnswer)).jobs
+        return (await self._ask(MarkedRequest(prefix=prefix), Answer[tuple[MarkedJob, ...]])).value
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
         """Cancel through the broker, acting as the job's user."""
-        await self._ask(CancelAsRequest(job_id=job_id, user=user), Done)
+        await self._ask(CancelAsRequest(job_id=job_id, user=user), Answer[None])
 
     async def extend(self, job_id: str, minutes: int) -> None:
         """Extend a job's time limit as the broker's user, who must be an operator."""
-        await self._ask(ExtendRequest(job_id=job_id, minutes=minutes), Done)
+        await self._ask(ExtendRequest(job_id=job_id, minutes=minutes), Answer[None])
 
     async def choices(self, user: str) -> Choices:
         """Return a user's accounts, QoS and reservations."""
-        return (await self._ask(_user_request(ChoicesRequest, user), ChoicesAnswer)).choices
+        return (await self._ask(_user_request(ChoicesRequest, user), Answer[Choices])).value
 
     async def gpu_usage(self, user: str, since: date) -> GpuUsage:
         """Return a user's GPU hours since the beginning of a day."""
         request = _user_request(GpuUsageRequest, user, since=since)
-        return (await self._ask(request, GpuUsageAnswer)).usage
+        return (await self._ask(request, Answer[GpuUsage])).value
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return when a job would start, without submitting it."""
-        return (await self._ask(ExpectedStartRequest(job=request), ExpectedStartAnswer)).start
+        return (await self._ask(ExpectedStartRequest(job=request), Answer[str])).value
 
-    async def _ask(self, request: Request, answer: type[Answer]) -> Answer:
+    async def _ask(self, request: Request, answer: type[AnyAnswer]) -> AnyAnswer:
         try:
             return await send_request(self._socket, request, answer, limit=_LIMIT_S)
         except NoAnswerError as error:

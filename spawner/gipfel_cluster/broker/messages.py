@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
-from ..edf import Diagnostic
-from ..image_verdict import SecurityVerdict
 from ..model import DEFER_BUILD, Frozen, GipfelError, OneLine, check_command, check_variables, first_problem
-from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
+from ..scheduler.protocol import JobRequest
 
 VERSION: Final = 1
 #: Maximum size of a message in bytes.
@@ -91,21 +89,21 @@ class EdfRequest(Request):
 
 
 class LintRequest(Request):
-    """Check an EDF as `gipfel edf check` does on the host."""
+    """Check an EDF as `gipfel edf check` does on the host; return a limited number of diagnostics."""
 
     kind: Literal["lint"] = "lint"
     edf: EdfName
 
 
 class VerdictRequest(Request):
-    """Return the verdict on an image on the host, from the site's advisories and policy."""
+    """Return the verdict on an image on the host; None if neither site nor user has configured verdicts."""
 
     kind: Literal["verdict"] = "verdict"
     image: Annotated[OneLine, Field(max_length=4096)]
 
 
 class LocateRequest(Request):
-    """Find the host's path of a file of the client."""
+    """Return the host's path of a file of the client; None if the host does not see it."""
 
     kind: Literal["locate"] = "locate"
     ref: PathRef
@@ -118,14 +116,14 @@ class FactsRequest(Request):
 
 
 class SubmitRequest(Request):
-    """Submit a job to the scheduler of this job."""
+    """Submit a job to the scheduler of this job, and return its id."""
 
     kind: Literal["submit"] = "submit"
     job: JobRequest
 
 
 class QueryRequest(Request):
-    """Return the status of jobs."""
+    """Return the status of each job by its id."""
 
     kind: Literal["query"] = "query"
     job_ids: Annotated[tuple[JobId, ...], Field(max_length=1000)]
@@ -177,7 +175,7 @@ class PartitionsRequest(Request):
 
 
 class QuotaRequest(Request):
-    """Return the limits, GPU hours and waits of the job's user."""
+    """Return the limits, GPU hours and waits of the job's user; None if the scheduler has none."""
 
     kind: Literal["quota"] = "quota"
 
@@ -229,6 +227,12 @@ class Ended(Frozen):
     status: int
 
 
+class Answer(Frozen, Generic[Kind]):
+    """The result of a request; None of one that has none."""
+
+    value: Kind
+
+
 class EdfAnswer(Frozen):
     """A usable EDF: its name, its file on the host, its image, and the annotations that declare its gate."""
 
@@ -236,24 +240,6 @@ class EdfAnswer(Frozen):
     file: str
     image: str
     network: dict[str, str] = Field(default_factory=dict)
-
-
-class LintAnswer(Frozen):
-    """The diagnostics, errors first; limited in number."""
-
-    diagnostics: tuple[Diagnostic, ...]
-
-
-class VerdictAnswer(Frozen):
-    """The verdict on an image; None if neither the site nor the user has configured verdicts."""
-
-    verdict: SecurityVerdict | None
-
-
-class LocateAnswer(Frozen):
-    """The path on the host; None if the host does not see the file."""
-
-    path: str | None
 
 
 class FactsAnswer(Frozen):
@@ -271,40 +257,6 @@ class FactsAnswer(Frozen):
     runtime: str
     home: str
     environment: dict[str, str]
-
-
-class SubmitAnswer(Frozen):
-    """The id of the job."""
-
-    job_id: str
-
-
-class QueryAnswer(Frozen):
-    """The status of each job."""
-
-    jobs: dict[str, JobStatus]
-
-
-class Done(Frozen):
-    """The request was carried out; it has no result."""
-
-
-class AddressAnswer(Frozen):
-    """The address of the node."""
-
-    address: str
-
-
-class PartitionsAnswer(Frozen):
-    """All partitions."""
-
-    partitions: tuple[Partition, ...]
-
-
-class QuotaAnswer(Frozen):
-    """Limits, GPU hours and waits of the job's user; None if the scheduler has none."""
-
-    quota: Quota | None
 
 
 class _Versioned(Frozen, extra="ignore"):

@@ -177,10 +177,10 @@ class Broker(Server):
                 return await asyncio.to_thread(self._inspect, request)
             case messages.LocateRequest():
                 path = await asyncio.to_thread(self._context.host_path, request.ref)
-                return messages.LocateAnswer(path=str(path) if path else None)
+                return messages.Answer(value=str(path) if path else None)
             case messages.SuperviseRequest():
                 await asyncio.to_thread(self._steps.supervise, request)
-                return messages.Done()
+                return messages.Answer(value=None)
             case messages.FactsRequest():
                 return await asyncio.to_thread(facts, self._context)
             case _:
@@ -198,12 +198,12 @@ class Broker(Server):
                     name=edf.name, file=edf.path or "", image=edf.image, network=network
                 )
             case messages.LintRequest():
-                return messages.LintAnswer(diagnostics=edf_diagnostics(request.edf, self._context))
+                return messages.Answer(value=edf_diagnostics(request.edf, self._context))
             case messages.VerdictRequest():
                 environment = without_tokens(self._context.host_environment)
                 wanted = is_configured(environment)
                 verdict = judge_image(sys.executable, request.image, environment) if wanted else None
-                return messages.VerdictAnswer(verdict=verdict)
+                return messages.Answer(value=verdict)
 
     async def _quota(self) -> Quota | None:
         scheduler = self._scheduler
@@ -214,18 +214,18 @@ class Broker(Server):
             case messages.SubmitRequest():
                 if request.job.user not in {"", current_user_name()}:
                     raise GipfelError("The broker submits jobs of its own user only.", "Omit the user.")
-                return messages.SubmitAnswer(job_id=await self._scheduler.submit(request.job))
+                return messages.Answer(value=await self._scheduler.submit(request.job))
             case messages.QueryRequest():
-                return messages.QueryAnswer(jobs=await self._scheduler.query(request.job_ids))
+                return messages.Answer(value=await self._scheduler.query(request.job_ids))
             case messages.CancelRequest():
                 await self._scheduler.cancel(request.job_id)
-                return messages.Done()
+                return messages.Answer(value=None)
             case messages.AddressRequest():
-                return messages.AddressAnswer(address=await self._scheduler.address(request.node))
+                return messages.Answer(value=await self._scheduler.address(request.node))
             case messages.PartitionsRequest():
-                return messages.PartitionsAnswer(partitions=await self._scheduler.partitions())
+                return messages.Answer(value=await self._scheduler.partitions())
             case messages.QuotaRequest():
-                return messages.QuotaAnswer(quota=await self._quota())
+                return messages.Answer(value=await self._quota())
             case _:
                 raise GipfelError("The broker does not support this request.")
 

@@ -15,22 +15,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from ..broker.messages import (
-    MAX_BYTES,
-    Ended,
-    PathRef,
-    Refusal,
-    Signal,
-    Started,
-    StepRequest,
-    broker_socket,
-    to_line,
-)
+from ..broker.client import no_answer, read_answer
+from ..broker.messages import MAX_BYTES, Ended, PathRef, Signal, Started, StepRequest, broker_socket, to_line
 from ..edf.model import Mount
 from ..environment import without_tokens
-from ..model import DEFER_BUILD, GipfelError
+from ..model import GipfelError
 from ..process.fork import ForkedProgram, can_fork
 from ..regular_files import read_regular
 from .container import step_job_from_environment
@@ -41,9 +32,7 @@ _DISCONNECTED_STATUS = 1
 _MAX_BYTES = 1 << 20
 # Longer than a supervisor takes, after the grace period, to end everything with SIGKILL.
 _END_S = 60.0
-_END_REPLY: TypeAdapter[Ended | Refusal] = TypeAdapter(Ended | Refusal, config=DEFER_BUILD)
 _START_S = 75.0
-_START_REPLY: TypeAdapter[Refusal | Started] = TypeAdapter(Refusal | Started, config=DEFER_BUILD)
 
 
 class StepHandle:
@@ -168,10 +157,8 @@ class BrokerSupervisor:
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
         self.close()
-        with contextlib.suppress(ValidationError):
-            reply = _END_REPLY.validate_json(line)
-            if isinstance(reply, Ended):
-                return reply.status
+        with contextlib.suppress(GipfelError):
+            return read_answer(line, Ended).status
         return _DISCONNECTED_STATUS
 
     def signal(self, number: int) -> None:
@@ -261,48 +248,35 @@ def _start_locally(plan: StepPlan, environment: Mapping[str, str]) -> StepHandle
 def _through_broker(spec: StepSpec, environment: Mapping[str, str]) -> StepHandle:
     path = broker_socket(environment)
     if path is None:
-        raise _no_broker()
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        request = StepRequest(
-            spec=spec.model_dump(mode="json"),
-            folder=PathRef.of(Path(spec.folder)),
-            directory=PathRef.of(Path(spec.directory)) if spec.directory else None,
-        )
-        connected.settimeout(_START_S)
-        connected.connect(str(path))
-        connected.sendall(to_line(request))
-        line, received = _receive_line(connected)
-        reply = _START_REPLY.validate_json(line)
-        if isinstance(reply, Refusal):
-            raise GipfelError(reply.problem, reply.fix)  # noqa: TRY301 - closes the socket below
+        raise no_answer()
+    with contextlib.ExitStack() as stack:
+        connected = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        try:
+            request = StepRequest(
+                spec=spec.model_dump(mode="json"),
+                folder=PathRef.of(Path(spec.folder)),
+                directory=PathRef.of(Path(spec.directory)) if spec.directory else None,
+            )
+            connected.settimeout(_START_S)
+            connected.connect(str(path))
+            connected.sendall(to_line(request))
+            line, received = _receive_line(connected)
+        except OSError as error:
+            raise GipfelError(f"The step can't be started: {error.strerror or error}.") from error
+        read_answer(line, Started)
         connected.settimeout(None)
-    except OSError as error:
-        connected.close()
-        raise GipfelError(f"The step can't be started: {error.strerror or error}.") from error
-    except ValidationError as error:
-        connected.close()
-        raise GipfelError(
-            "The job's broker answered with another version of its protocol.",
-            "Use the gipfel command of this job's runtime.",
-        ) from error
-    except BaseException:
-        connected.close()
-        raise
+        # The step ends when the connection is closed.
+        stack.pop_all()
     return StepHandle(spec, BrokerSupervisor(connected, received))
 
 
 def _receive_line(connected: socket.socket) -> tuple[bytes, bytes]:
-    """Return the first line, and what was received after it."""
+    """Return the first line, empty if the broker disconnects before its end, and what follows it."""
     content = b""
     while b"\n" not in content:
         piece = connected.recv(MAX_BYTES)
         if not piece:
-            raise _no_broker()
+            return b"", b""
         content += piece
     line, _, rest = content.partition(b"\n")
     return line, rest
-
-
-def _no_broker() -> GipfelError:
-    return GipfelError("This job's broker does not answer.", "Restart the server.")

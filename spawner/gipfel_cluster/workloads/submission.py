@@ -12,18 +12,15 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync
 from gipfel_cluster.broker.context import find_runtime, variables_for_new_job
 from gipfel_cluster.broker.messages import (
-    Done,
+    Answer,
     EdfAnswer,
     EdfRequest,
     FactsAnswer,
     FactsRequest,
-    LintAnswer,
     LintRequest,
-    LocateAnswer,
     LocateRequest,
     PathRef,
     SuperviseRequest,
-    VerdictAnswer,
     VerdictRequest,
     broker_socket,
 )
@@ -108,7 +105,7 @@ def start_supervisor(
     """
     socket = broker_socket(environment)
     if socket is not None:
-        send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder), program=program), Done)
+        send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder), program=program), Answer[None])
         return
     module = LAUNCH_SUPERVISOR_MODULE if program == "launch" else TRANSFER_SUPERVISOR_MODULE
     argv = (sys.executable, "-I", "-m", module, str(folder))
@@ -226,7 +223,7 @@ class ContainerContext:
             raise GipfelError(f"{path} can't be used: {error.strerror}.", "Check the path.") from error
         except ValueError as error:
             raise GipfelError(f"The path {str(path)!r} is not valid.", "Choose another path.") from error
-        host_path = send_request_sync(self._socket, LocateRequest(ref=ref), LocateAnswer).path
+        host_path = send_request_sync(self._socket, LocateRequest(ref=ref), Answer[str | None]).value
         if host_path is None:
             raise GipfelError(
                 f"The host does not see {path}: it is in the image or in the container's memory.",
@@ -249,11 +246,13 @@ class ContainerContext:
 
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:  # noqa: ARG002 - the host has its own
         """Let the broker check an EDF on the host."""
-        return send_request_sync(self._socket, LintRequest(edf=file), LintAnswer).diagnostics
+        return send_request_sync(self._socket, LintRequest(edf=file), Answer[tuple[Diagnostic, ...]]).value
 
     def image_verdict(self, image: str) -> SecurityVerdict | None:
         """Let the broker judge an image of the host."""
-        return send_request_sync(self._socket, VerdictRequest(image=image), VerdictAnswer).verdict
+        return send_request_sync(
+            self._socket, VerdictRequest(image=image), Answer[SecurityVerdict | None]
+        ).value
 
     def runtime(self, path: str, scheduler: str) -> ChosenRuntime:  # noqa: ARG002 - the job has one scheduler
         """Return the runtime at a path, by default that of the job."""
