@@ -1,6 +1,8 @@
 """Errors that are shown to users, and words of messages: for programs that do without pydantic, too."""
 
 import re
+import sys
+from contextlib import suppress
 
 #: Line breaks and control characters.
 BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
@@ -31,6 +33,32 @@ class GipfelError(Exception):
     def _render_traceback_(self) -> list[str]:
         # IPython calls this: a cell, too, shows one sentence instead of a traceback.
         return [str(self)]
+
+
+class ReportOSError:
+    """Raises a `GipfelError` for an OSError in its ``with`` block, with the error's reason behind the problem.
+
+    The file that the error concerns is named as well, unless the problem names it.
+    """
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        self._problem, self._fix = problem, fix
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            named = not error.filename or str(error.filename) in self._problem
+            file = "" if named else f" ({error.filename})"
+            raise GipfelError(f"{self._problem}: {error.strerror or error}{file}.", self._fix) from error
+
+
+def report_line(text: str) -> None:
+    """Write a line to standard error, after the program's name; do without if that is not possible."""
+    with suppress(OSError):
+        sys.stderr.write(f"gipfel: {text}\n")
+        sys.stderr.flush()
 
 
 def one_line(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from .messages import BREAKS, GipfelError, one_line, pluralize, printable
+from .messages import BREAKS, GipfelError, ReportOSError, one_line, pluralize, printable, report_line
 
 __all__ = [
     "BREAKS",
@@ -16,12 +16,14 @@ __all__ = [
     "GipfelError",
     "NodeName",
     "OneLine",
+    "ReportOSError",
     "check_command",
     "check_variables",
     "first_problem",
     "one_line",
     "pluralize",
     "printable",
+    "report_line",
 ]
 
 #: Placeholder for the first word of a command: the interpreter of the runtime inside the container.

@@ -115,28 +115,12 @@ def free_ports(address: str, count: int = 1) -> list[int]:
 def _listen(address: str, port: int) -> socket.socket:
     if address in _ALL_ADDRESSES:
         # One socket for both families, so that IPv4 and IPv6 get the same port.
-        if socket.has_dualstack_ipv6():
-            listener = _create(("::", port), socket.AF_INET6, both=True)
-        else:
-            listener = _create(("0.0.0.0", port), socket.AF_INET)  # noqa: S104 - the hub is another machine
+        both = socket.has_dualstack_ipv6()
+        family, host = (socket.AF_INET6, "::") if both else (socket.AF_INET, "0.0.0.0")  # noqa: S104 - for the hub
     else:
         family, _, _, _, resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        listener = _create((str(resolved[0]), port), family)
+        both, host = False, str(resolved[0])
+    # If two sockets bind a port at the same time, one of them fails to listen.
+    listener = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
     listener.settimeout(0)
-    return listener
-
-
-def _create(address: tuple[str, int], family: int, *, both: bool = False) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # The port of a server that has just ended can be bound again. If two sockets bind it at the same
-        # time, one of them fails to listen.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
     return listener

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .messages import GipfelError
+from .messages import GipfelError, ReportOSError
 from .regular_files import read_regular
 
 _MAX_BYTES = 16 << 20
@@ -99,16 +99,13 @@ class RunFolder:
         if not _NAME.fullmatch(name):
             raise GipfelError(f"{name!r} can't name a run folder.", "Use letters, digits, '.', '-' and '_'.")
         path = root / name
-        try:
+        with ReportOSError(
+            f"The run folder {path} can't be created", "Set GIPFEL_RUNS to a directory that you can write to."
+        ):
             make_private(root)
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
             (path / "telemetry").mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise GipfelError(
-                f"The run folder {path} can't be created: {error.strerror}.",
-                "Set GIPFEL_RUNS to a directory that you can write to.",
-            ) from error
         return cls(path)
 
     @property

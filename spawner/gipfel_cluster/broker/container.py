@@ -20,7 +20,7 @@ from ..egress.start import gated_invocation
 from ..engines import ContainerRequest, Invocation, engine_for, load_usable_edf, usable_engine
 from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..environment import PROTECTED_VARIABLES
-from ..model import PYTHON, Frozen, GipfelError
+from ..model import PYTHON, Frozen, GipfelError, ReportOSError
 from ..namespaces import die_with_parent
 from ..regular_files import read_regular
 from ..runs import ScratchFolder
@@ -249,7 +249,7 @@ def run_directly(
         for each in prepared.invocation.notes:
             note(each)
         stdin, stdout, stderr = files
-        try:
+        with ReportOSError("The command can't be started", "Check the command and the EDF."):
             process = subprocess.Popen(
                 prepared.invocation.argv,
                 env=prepared.invocation.environment,
@@ -261,9 +261,6 @@ def run_directly(
                 # Safe, since this process has one thread. The command must end when this process is killed.
                 preexec_fn=die_with_parent,  # noqa: PLW1509
             )
-        except OSError as error:
-            problem = f"The command can't be started: {error.strerror} ({error.filename})."
-            raise GipfelError(problem, "Check the command and the EDF.") from error
 
         def forward(number: int, _frame: FrameType | None) -> None:
             process.send_signal(number)

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from ..model import Frozen, GipfelError
+from ..model import Frozen, GipfelError, ReportOSError, report_line
 from ..scheduler.machine import SLURM_VARIABLES, slurm_presence
 from ..scheduler.protocol import JobRequest, LostJobError
 from ..scheduler.slurm import SlurmScheduler
@@ -167,11 +167,11 @@ class HubBroker(Server):
                 return await self._submit(await self._checked(job))
             case CancelAsRequest(job_id=job_id, user=user):
                 await scheduler.cancel(job_id, user=await self._user(user))
-                _log(f"cancelled job {job_id} of {user or 'the own user'}")
+                report_line(f"cancelled job {job_id} of {user or 'the own user'}")
                 return Answer(value=None)
             case ExtendRequest(job_id=job_id, minutes=minutes):
                 await scheduler.extend(job_id, minutes)
-                _log(f"extended job {job_id} by {minutes} minutes")
+                report_line(f"extended job {job_id} by {minutes} minutes")
                 return Answer(value=None)
             case _:
                 return await self._answer_query(request)
@@ -206,7 +206,7 @@ class HubBroker(Server):
             job_id = await self._scheduler.submit(job)
         except LostJobError as lost:
             return SubmittedAnswer(lost=lost.problem, advice=lost.fix)
-        _log(f"submitted job {job_id} of {job.user or 'the own user'}")
+        report_line(f"submitted job {job_id} of {job.user or 'the own user'}")
         return SubmittedAnswer(job_id=job_id)
 
     async def _checked(self, job: JobRequest) -> JobRequest:
@@ -229,10 +229,6 @@ class HubBroker(Server):
         if self._schedulers is None:
             self._schedulers = await self._scheduler.daemon_users()
         return await asyncio.to_thread(self._allowed.check, name, schedulers=self._schedulers)
-
-
-def _log(message: str) -> None:
-    sys.stderr.write(f"gipfel: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -258,10 +254,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         listener = _listen(path, hub)
     except GipfelError as error:
-        print(f"gipfel: {error}", file=sys.stderr)  # noqa: T201
+        report_line(str(error))
         return 1
     with listener:
-        sys.stderr.write(f"gipfel: the hub's broker listens on {path} for user {hub}\n")
+        report_line(f"the hub's broker listens on {path} for user {hub}")
         asyncio.run(_serve(broker, listener))
     return 0
 
@@ -282,16 +278,12 @@ async def _serve(broker: HubBroker, listener: socket.socket) -> None:
 
 
 def _listen(path: Path, hub: int) -> socket.socket:
-    try:
+    fix = "Stop the broker that listens there already, or choose another path."
+    with ReportOSError(f"The socket {path} can't be created", fix):
         _check_folder(path.parent)
         if path.is_socket() and not _answers(path):
             path.unlink()
         return listen(path, owner=hub)
-    except OSError as error:
-        raise GipfelError(
-            f"The socket {path} can't be created: {error.strerror}.",
-            "Stop the broker that listens there already, or choose another path.",
-        ) from error
 
 
 def _check_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..model import GipfelError
+from ..model import GipfelError, report_line
 from .client import run_in_container
 from .messages import KernelRequest, PathRef, broker_socket
 
@@ -35,14 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         socket = broker_socket(os.environ)
         if socket is not None:
-            return run_in_container(socket, request, note=_report)
+            return run_in_container(socket, request, note=report_line)
         from .container import run_directly  # noqa: PLC0415 - slow to import, and not needed with a broker
 
-        return run_directly(request, os.environ, note=_report)
+        return run_directly(request, os.environ, note=report_line)
     except GipfelError as error:
-        _report(str(error))
+        report_line(str(error))
     except (OSError, ValueError) as error:
-        _report(f"The kernel can't be started: {' '.join(str(error).split())[:300]}")
+        report_line(f"The kernel can't be started: {' '.join(str(error).split())[:300]}")
     return 1
 
 
@@ -52,11 +52,6 @@ def current_directory() -> PathRef | None:
         return PathRef.of(Path.cwd())
     except OSError:
         return None
-
-
-def _report(line: str) -> None:
-    sys.stderr.write(f"gipfel: {line}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The broker of a job: answers requests of the job's processes, and runs containers for them."""
 
 import asyncio
-import shutil
 import sys
 import tempfile
 from asyncio.subprocess import Process
@@ -11,7 +10,7 @@ from typing import Protocol
 from ..edf.gate import network_annotations
 from ..environment import without_tokens
 from ..image_verdict import is_configured, judge_image
-from ..model import Frozen, GipfelError
+from ..model import Frozen, GipfelError, ReportOSError
 from ..scheduler.machine import current_user_name
 from ..scheduler.protocol import Quota, QuotaFacts, Scheduler
 from . import messages
@@ -29,6 +28,10 @@ _KILLABLE_ENGINES = frozenset(("bubblewrap", "host"))
 _MAX_REQUESTS = 4  # concurrent requests to the scheduler and to file systems
 #: Time limit of other requests in seconds, including their wait for one of these.
 _ANSWER_S = 60.0
+#: Makes an error of the host a refusal; an OSError would look like a client that disconnected.
+_PREPARING = ReportOSError(
+    "The container can't be prepared", "Free disk space on the node, or end a kernel, and try again."
+)
 
 
 class Containers:
@@ -54,27 +57,19 @@ class Containers:
             )
         self._count += 1
         try:
-            scratch = _private_directory(self._context.scratch)
-            try:
-                prepared = await self._prepare(request, scratch)
+            with _PREPARING:
+                scratch = tempfile.TemporaryDirectory(
+                    prefix="b", dir=self._context.scratch, ignore_cleanup_errors=True
+                )
+            with scratch as folder:
+                async with asyncio.timeout(_PREPARE_S):
+                    with _PREPARING:
+                        prepared = await asyncio.to_thread(
+                            prepare_run, request, self._context, Path(folder), python=sys.executable
+                        )
                 await self._run(prepared, client)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
         finally:
             self._count -= 1
-
-    async def _prepare(
-        self, request: messages.RunRequest | messages.KernelRequest, scratch: Path
-    ) -> PreparedCommand:
-        try:
-            async with asyncio.timeout(_PREPARE_S):
-                return await asyncio.to_thread(
-                    prepare_run, request, self._context, scratch, python=sys.executable
-                )
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise _prepare_error(error) from error
 
     async def _run(self, prepared: PreparedCommand, client: Connection) -> None:
         process = await _start(prepared, client.files)
@@ -90,26 +85,10 @@ class Containers:
             await end_process(process, 0 if prepared.engine in _KILLABLE_ENGINES else _GRACE_S)
 
 
-def _private_directory(scratch: str) -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="b", dir=scratch))
-    except OSError as error:
-        raise _prepare_error(error) from error
-
-
-def _prepare_error(error: OSError) -> GipfelError:
-    """Return the error of the host as a refusal; an OSError would look like a client that disconnected."""
-    where = f" ({error.filename})" if error.filename else ""
-    return GipfelError(
-        f"The container can't be prepared: {error.strerror or error}{where}.",
-        "Free disk space on the node, or end a kernel, and try again.",
-    )
-
-
 async def _start(prepared: PreparedCommand, files: tuple[int, ...]) -> Process:
     invocation = prepared.invocation
     stdin, stdout, stderr = files
-    try:
+    with ReportOSError("The command can't be started", "Check the command and the EDF."):
         return await asyncio.create_subprocess_exec(
             *invocation.argv,
             env=invocation.environment,
@@ -119,11 +98,6 @@ async def _start(prepared: PreparedCommand, files: tuple[int, ...]) -> Process:
             stderr=stderr,
             start_new_session=True,
         )
-    except OSError as error:
-        raise GipfelError(
-            f"The command can't be started: {error.strerror} ({error.filename or invocation.argv[0]}).",
-            "Check the command and the EDF.",
-        ) from error
 
 
 class StepServer(Protocol):

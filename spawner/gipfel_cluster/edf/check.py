@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..model import GipfelError
+from ..model import GipfelError, ReportOSError
 from .image import can_run, check_image, image_architecture, image_contains
 from .lookup import SETUP_SUFFIX, find_edf, orphan_steps
 from .model import Diagnostic, Dialect, Edf, EdfError, Mount, Severity, limit_diagnostics
@@ -142,13 +142,8 @@ def check_mount(mount: Mount) -> None:
             ) from error
         return
     source = Path(mount.source)
-    try:
+    with ReportOSError(f"The mount's source {source} can't be mounted", "Create it, or remove the mount."):
         source.stat()
-    except OSError as error:
-        raise GipfelError(
-            f"The mount's source {source} can't be mounted: {error.strerror}.",
-            "Create it, or remove the mount.",
-        ) from error
     if not os.access(source, os.X_OK if source.is_dir() else os.R_OK):
         raise GipfelError(
             f"The mount's source {source} can't be read by you.", "Ask its owner for read permission."

@@ -19,7 +19,7 @@ from ..engines.srun import ContainerEngine
 from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
 from ..image_digest import DIGESTS, BackgroundDigest
-from ..model import PYTHON, GipfelError
+from ..model import PYTHON, GipfelError, report_line
 from ..process.fork import ForkedProgram, PreloadedProgram, allow_forks
 from ..process.locks import LOCKS_DIRECTORY, wait_for_lock_holders
 from ..process.tree import adopt_orphans, end_descendants, signal_all
@@ -124,7 +124,7 @@ class JobRunner:
         preloaded = PreloadedProgram.for_command(command) if on_host else None
         record = describe_run(self.spec, edf, command, self.environment, node=self.node, runtime=runtime)
         run.write_record(record)
-        print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
+        report_line(f"the record of this run is {run.path}")
         container_edf = Edf(name="", path=None) if edf is None or on_host else edf
         engine = usable_engine(container_edf, self.spec.engine)
         environment = self._container_environment(run, scratch, workspace, engine.name)
@@ -360,8 +360,7 @@ def main() -> int:
         # A full disk, a quota or a lost file system is not an error of this program: print no traceback.
         where = f": {error.filename}" if error.filename else ""
         problem = f"The job can't continue on its node: {error.strerror or error}{where}."
-    with contextlib.suppress(OSError):  # the log may be on the disk that is full
-        print(f"gipfel: {problem}", file=sys.stderr, flush=True)  # noqa: T201
+    report_line(problem)
     return 1
 
 

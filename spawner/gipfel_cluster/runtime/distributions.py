@@ -172,11 +172,7 @@ def _installed(name: str, extra: str) -> Distribution:
     try:
         return distribution(name)
     except PackageNotFoundError as error:
-        raise _incomplete(name, extra) from error
-
-
-def _incomplete(name: str, extra: str) -> GipfelError:
-    return GipfelError(
-        f"gipfel[{extra}] needs {name}, which is not installed in {sys.prefix}.",
-        f"Install it with `{sys.executable} -m pip install 'gipfel[{extra}]'`.",
-    )
+        raise GipfelError(
+            f"gipfel[{extra}] needs {name}, which is not installed in {sys.prefix}.",
+            f"Install it with `{sys.executable} -m pip install 'gipfel[{extra}]'`.",
+        ) from error

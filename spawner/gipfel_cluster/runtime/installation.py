@@ -4,7 +4,6 @@ A replaced runtime is kept beside the new one for containers that have it mounte
 `remove_old_runtimes` removes it.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from ..edf.image import read_image_file
 from ..model import GipfelError
+from ..process.locks import lock_within
 from .model import DESCRIPTION
 
 # Servers on other nodes and of other users can't be seen from here; after this time they are assumed to have
@@ -36,7 +36,6 @@ _SQUASH_OPTIONS = (
 )
 #: How long to wait for another build of the same path.
 _WAIT_SECONDS = 1800.0
-_PAUSE_SECONDS = 0.2
 #: Smaller files are not replaced by hard links, which would save little.
 _MIN_SHARED_BYTES = 4096
 
@@ -147,23 +146,13 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _wait_for_lock(lock: int, folder: Path, progress: Callable[[str], None]) -> None:
-    until = time.monotonic() + _WAIT_SECONDS
-    reported = False
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise GipfelError(
-                    f"Another build of {folder} did not end within {_WAIT_SECONDS:.0f} s.",
-                    "Stop it and try again.",
-                ) from None
-            if not reported:
-                progress(f"waiting for another build of {folder}")
-                reported = True
-            time.sleep(_PAUSE_SECONDS)
-        else:
-            return
+    if lock_within(lock, 0):
+        return
+    progress(f"waiting for another build of {folder}")
+    if not lock_within(lock, _WAIT_SECONDS):
+        raise GipfelError(
+            f"Another build of {folder} did not end within {_WAIT_SECONDS:.0f} s.", "Stop it and try again."
+        )
 
 
 def is_squashfs_path(path: Path) -> bool:

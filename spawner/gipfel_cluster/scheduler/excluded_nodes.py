@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from ..model import GipfelError
+from ..model import GipfelError, ReportOSError
 from ..regular_files import read_regular
 from ..runs import write_atomically
 from .notation import expand_hostlist, fold_hostlist
@@ -33,15 +33,11 @@ def exclude_nodes(run: Path, nodes: Iterable[str]) -> None:
         The list can't be written.
     """
     lines = "".join(f"{node}\n" for node in nodes)
-    try:
+    with ReportOSError(f"The list of excluded nodes can't be written to {run}", "Free some space."):
         if lines:
             write_atomically(run / EXCLUDED_NODES, lines)
         else:
             (run / EXCLUDED_NODES).unlink(missing_ok=True)
-    except OSError as error:
-        raise GipfelError(
-            f"The list of excluded nodes can't be written to {run}: {error.strerror}.", "Free some space."
-        ) from error
 
 
 def excluded_nodes(run: str) -> frozenset[str]:

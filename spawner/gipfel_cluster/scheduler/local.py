@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..model import GipfelError
+from ..model import GipfelError, ReportOSError
 from ..process.fork import ForkedProgram, can_fork
 from ..process.tree import Process, kill_tree
 from ..runs import make_private, write_atomically
@@ -69,12 +69,10 @@ class LocalScheduler:
                     "Request fewer GPUs.",
                 )
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[: request.gpus_per_node])
-        try:
+        with ReportOSError("The job can't be started"):
             make_private(self._folder)
             self._remove_old()
             supervisor = await self._start_supervisor()
-        except OSError as error:
-            raise GipfelError(f"The job can't be started: {error.strerror} ({error.filename}).") from error
         job_id = f"{supervisor.pid}-{secrets.token_hex(3)}"
         script = request.script
         if request.array:

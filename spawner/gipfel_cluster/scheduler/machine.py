@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..model import Frozen, GipfelError
+from ..model import Frozen, GipfelError, ReportOSError
 from .notation import GpuCount
 
 _PIECE_BYTES = 1 << 16
@@ -75,7 +75,7 @@ async def run_command(
     TimeoutError
         The command was killed at its time limit.
     """
-    try:
+    with ReportOSError(f"{argv[0]} can't be run", "Install it, or add its directory to PATH."):
         process = await asyncio.create_subprocess_exec(
             *argv,
             env=dict(environment),
@@ -85,10 +85,6 @@ async def run_command(
             start_new_session=True,
             cwd="/",
         )
-    except OSError as error:
-        raise GipfelError(
-            f"{argv[0]} can't be run: {error.strerror}.", "Install it, or add its directory to PATH."
-        ) from error
 
     def kill() -> None:
         # The whole process group, because the program may be a child of sudo or runuser.

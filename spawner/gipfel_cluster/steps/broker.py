@@ -19,7 +19,7 @@ from ..broker.messages import PathRef, Started, StepRequest, SuperviseRequest
 from ..broker.serving import Connection, end_process, relay_until_end
 from ..edf import Mount
 from ..environment import without_tokens
-from ..model import GipfelError, first_problem
+from ..model import GipfelError, ReportOSError, first_problem
 from ..process.locks import LOCKS_DIRECTORY, assign_lock_file, create_lock_file
 from ..regular_files import open_log
 from .container import step_job_from_context
@@ -83,7 +83,7 @@ class BrokerSteps:
             )
         host = without_tokens(context.host_environment)
         step_job = step_job_from_context(context).model_dump_json().encode() + b"\n"
-        try:
+        with ReportOSError("The workload's supervisor can't be started", "Try again."):
             with os.fdopen(open_log(Path(folder, LOG)), "ab") as log:
                 if request.program == "transfer":
                     process = _start_supervisor(TRANSFER_SUPERVISOR_MODULE, folder, host, log)
@@ -95,10 +95,6 @@ class BrokerSteps:
             assert process.stdin is not None  # noqa: S101 - it was started with a pipe
             with process.stdin:
                 process.stdin.write(step_job)
-        except OSError as error:
-            raise GipfelError(
-                f"The workload's supervisor can't be started: {error.strerror or error}.", "Try again."
-            ) from error
 
     async def _start(self, plan: StepPlan) -> Process:
         process = await asyncio.create_subprocess_exec(

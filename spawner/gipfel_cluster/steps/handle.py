@@ -21,7 +21,7 @@ from ..broker.client import no_answer, read_answer
 from ..broker.messages import MAX_BYTES, Ended, PathRef, Signal, Started, StepRequest, broker_socket, to_line
 from ..edf.model import Mount
 from ..environment import without_tokens
-from ..model import GipfelError
+from ..model import GipfelError, ReportOSError
 from ..process.fork import ForkedProgram, can_fork
 from ..regular_files import read_regular
 from .container import step_job_from_environment
@@ -223,14 +223,11 @@ def start_step(
     """
     environment = dict(os.environ) if environment is None else environment
     folder = Path(spec.folder)
-    try:
+    with ReportOSError(
+        f"The step's directory {folder} can't be created", "Choose a directory that you can write to."
+    ):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         Path(folder, f"{spec.name}.json").unlink(missing_ok=True)
-    except OSError as error:
-        raise GipfelError(
-            f"The step's directory {folder} can't be created: {error.strerror}.",
-            "Choose a directory that you can write to.",
-        ) from error
     if job is None and in_container(environment):
         return _through_broker(spec, environment)
     job = step_job_from_environment(environment) if job is None else job
@@ -251,7 +248,7 @@ def _through_broker(spec: StepSpec, environment: Mapping[str, str]) -> StepHandl
         raise no_answer()
     with contextlib.ExitStack() as stack:
         connected = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        try:
+        with ReportOSError("The step can't be started"):
             request = StepRequest(
                 spec=spec.model_dump(mode="json"),
                 folder=PathRef.of(Path(spec.folder)),
@@ -261,8 +258,6 @@ def _through_broker(spec: StepSpec, environment: Mapping[str, str]) -> StepHandl
             connected.connect(str(path))
             connected.sendall(to_line(request))
             line, received = _receive_line(connected)
-        except OSError as error:
-            raise GipfelError(f"The step can't be started: {error.strerror or error}.") from error
         read_answer(line, Started)
         connected.settimeout(None)
         # The step ends when the connection is closed.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ..model import PYTHON, GipfelError
+from ..model import PYTHON, GipfelError, ReportOSError, report_line
 from ..namespaces import die_with_parent
 from ..process.fork import ForkedProgram, PreloadedProgram, allow_forks
 from ..process.tree import adopt_orphans, end_descendants
@@ -69,13 +69,15 @@ class TaskRunner:
             node=self.location.node,
         )
         for note in invocation.notes:
-            _report(note)
+            report_line(note)
         received = self._received
         if received is not None:
             return 128 + received
         variables = dict(invocation.environment)
         self._child = preloaded.run(invocation.argv, variables, directory) if preloaded else None
-        try:
+        with ReportOSError(
+            f"The command can't be started on {self.location.node}", "Check the command and the EDF."
+        ):
             self._child = self._child or subprocess.Popen(
                 invocation.argv,
                 env=variables,
@@ -85,11 +87,6 @@ class TaskRunner:
                 # Safe, since this process has one thread. The command must end when this process is killed.
                 preexec_fn=die_with_parent,  # noqa: PLW1509
             )
-        except OSError as error:
-            raise GipfelError(
-                f"The command can't be started on {self.location.node}: {error.strerror} ({error.filename}).",
-                "Check the command and the EDF.",
-            ) from error
         received = self._received
         if received is not None:
             self._forward(received, None)
@@ -193,16 +190,10 @@ def main(environment: MutableMapping[str, str] = os.environ) -> int:
         plan = StepPlan.model_validate_json(environment.pop(STEP_VARIABLE, ""))
         return TaskRunner(plan, environment).run()
     except GipfelError as error:
-        _report(str(error))
+        report_line(str(error))
     except (OSError, ValueError) as error:
-        _report(f"The task can't be run: {' '.join(str(error).split())[:300]}")
+        report_line(f"The task can't be run: {' '.join(str(error).split())[:300]}")
     return FAILED
-
-
-def _report(line: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(f"gipfel: {line}\n")
-        sys.stderr.flush()
 
 
 if __name__ == "__main__":

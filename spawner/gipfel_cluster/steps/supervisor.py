@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..model import GipfelError
+from ..model import GipfelError, report_line
 from ..process.tree import Process, adopt_orphans, end_descendants
 from ..regular_files import read_regular
 from ..runs import write_atomically
@@ -68,7 +68,7 @@ class StepSupervisor:
         if status and not problem and self._state.phase == "starting":
             problem = self._tasks.last_output()
         if problem:
-            sys.stderr.write(f"gipfel: {problem}\n")
+            report_line(problem)
         self._write(phase="ended", status=status, problem=problem, ended_ns=time.time_ns())
         return status
 
@@ -148,7 +148,7 @@ def main() -> int:
     try:
         return StepSupervisor(StepPlan.model_validate_json(line), 0).run()
     except (GipfelError, OSError, ValueError) as error:
-        sys.stderr.write(f"gipfel: The step can't be supervised: {' '.join(str(error).split())[:300]}\n")
+        report_line(f"The step can't be supervised: {' '.join(str(error).split())[:300]}")
         return 1
 
 

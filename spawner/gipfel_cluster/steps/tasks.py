@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..engines import engine_for
 from ..engines.srun import ContainerEngine, Pyxis
-from ..model import GipfelError
+from ..model import GipfelError, ReportOSError
 from ..namespaces import die_with_parent
 from ..regular_files import last_line, open_log
 from ..runs import ScratchFolder
@@ -148,15 +148,13 @@ class LocalTasks:
         variables = {**self._environment, STEP_VARIABLE: self._plan.model_dump_json()}
         for rank in range(self._plan.spec.tasks_per_node):
             identity = {"GIPFEL_TASK": str(rank), "GIPFEL_LOCAL_TASK": str(rank), "GIPFEL_NODE_RANK": "0"}
-            try:
-                with os.fdopen(open_log(Path(log_file(self._plan, rank))), "ab") as log:
-                    # A fork, because this process has imported the task's modules, which takes most of a
-                    # task's start.
-                    process = _FORK.Process(target=_run_task, args=(variables | identity, log.fileno()))
-                    process.start()
-                    self._processes.append(process)
-            except OSError as error:
-                raise GipfelError(f"A task can't be started: {error.strerror} ({error.filename}).") from error
+            path = Path(log_file(self._plan, rank))
+            with ReportOSError("A task can't be started"), os.fdopen(open_log(path), "ab") as log:
+                # A fork, because this process has imported the task's modules, which takes most of a task's
+                # start.
+                process = _FORK.Process(target=_run_task, args=(variables | identity, log.fileno()))
+                process.start()
+                self._processes.append(process)
 
     def poll(self) -> int | None:
         """Return the highest exit status, None before all tasks have ended; apply ``kill_on_bad_exit``."""
@@ -234,25 +232,21 @@ class SlurmTasks:
             srun can't be started, or the container of an engine that starts with srun can't be made.
         """
         argv, variables = self._command()
-        try:
-            with os.fdopen(open_log(self._log), "ab") as log:
-                self._process = subprocess.Popen(
-                    argv,
-                    env={**self._environment, **variables},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    start_new_session=True,
-                    # SIGTERM makes srun end the step if this process is killed. Safe, since it has one
-                    # thread.
-                    preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
-                )
-        except OSError as error:
-            raise GipfelError(
-                f"The step can't be started: {error.strerror} ({error.filename}).",
-                "Put Slurm's srun on PATH on the job's node.",
-            ) from error
+        with (
+            ReportOSError("The step can't be started", "Put Slurm's srun on PATH on the job's node."),
+            os.fdopen(open_log(self._log), "ab") as log,
+        ):
+            self._process = subprocess.Popen(
+                argv,
+                env={**self._environment, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                # SIGTERM makes srun end the step if this process is killed. Safe, since it has one thread.
+                preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
+            )
 
     def _command(self) -> tuple[tuple[str, ...], dict[str, str]]:
         plan = self._plan

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from ..model import Frozen, GipfelError, first_problem, one_line
+from ..model import Frozen, GipfelError, ReportOSError, first_problem, one_line
 from ..process.fork import ForkedProgram, can_fork
 from ..process.locks import is_locked, lock_within
 from ..process.tree import Process
@@ -222,21 +222,15 @@ def new_directory(parent: Path) -> Path:
     GipfelError
         It can't be created.
     """
-    try:
+    with ReportOSError(
+        f"A directory can't be created in {parent}",
+        "Free space there, or set GIPFEL_RUNS to another directory.",
+    ):
         make_private(parent)
-        number = max(_numbers(parent), default=0) + 1
-        while number < _MAX_NUMBER:
-            try:
+        for number in range(max(_numbers(parent), default=0) + 1, _MAX_NUMBER):
+            with contextlib.suppress(FileExistsError):
                 (parent / str(number)).mkdir(mode=0o700)
-            except FileExistsError:
-                number += 1
-            else:
                 return parent / str(number)
-    except OSError as error:
-        raise GipfelError(
-            f"A directory can't be created in {parent}: {error.strerror}.",
-            "Free space there, or set GIPFEL_RUNS to another directory.",
-        ) from error
     raise GipfelError(f"There are {_MAX_NUMBER} directories in {parent}.", "Remove old ones.")
 
 

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from ..model import Frozen, GipfelError, OneLine, one_line
+from ..model import Frozen, GipfelError, OneLine, ReportOSError, one_line
 from ..regular_files import read_regular
 from ..runs import runs_root, write_atomically
 from ..scheduler import Scheduler
@@ -80,12 +80,8 @@ def change_notes(folder: Path, changes: Mapping[str, Any]) -> RunNotes:
         notes = RunNotes.model_validate({**old.model_dump(), **values, "tags": kept})
     except ValidationError as error:
         raise GipfelError(_reason(error), "A tag has letters, digits and . : / - _, up to 40.") from error
-    try:
+    with ReportOSError(f"The notes of {folder.name} can't be written", "Ask the owner of the run."):
         write_atomically(folder / NOTES_FILE, json.dumps(notes.model_dump(), indent=2) + "\n")
-    except OSError as error:
-        raise GipfelError(
-            f"The notes of {folder.name} can't be written: {error.strerror}.", "Ask the owner of the run."
-        ) from error
     return notes
 
 
@@ -286,13 +282,8 @@ def remove_run(run: Run, environment: Mapping[str, str]) -> None:
     reason = _in_use(folder, read_document(folder / "record.json"), _newest(_files(folder)), environment)
     if reason:
         raise GipfelError(f"The run {folder.name} is in use: {reason}.", "Stop it first; see `gipfel ps`.")
-    try:
+    with ReportOSError(f"{folder} can't be removed completely", "Check the owner of its files."):
         shutil.rmtree(folder)
-    except OSError as error:
-        raise GipfelError(
-            f"{folder} can't be removed completely: {error.strerror or error}.",
-            "Check the owner of its files.",
-        ) from error
 
 
 def is_run_folder(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from gipfel_cluster.image_verdict import (
     verdict_command,
 )
 from gipfel_cluster.job.hub import COMMANDS_MODULE
-from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.model import Frozen, GipfelError, ReportOSError, one_line
 from gipfel_cluster.scheduler.machine import CommandResult, current_user_name, run_as_prefix, run_command
 
 from ..form.options import OptionError
@@ -99,12 +99,8 @@ def account_of(name: str, *, state_folder: Path, needs_unix_user: bool) -> Accou
         )
     # Dots are escaped because the names "." and ".." are special.
     home = state_folder / "users" / quote(name, safe="").replace(".", "%2E")
-    try:
+    with ReportOSError(f"The directory {home} can't be created", "Check EDFSpawner.state_folder."):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise GipfelError(
-            f"The directory {home} can't be created: {error.strerror}.", "Check EDFSpawner.state_folder."
-        ) from error
     return Account(home=str(home))
 
 

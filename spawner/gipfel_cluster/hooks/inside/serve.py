@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...model import one_line
+from ...model import one_line, report_line
 from ...process.tree import kill_tree
 from ...runs import write_atomically
 from .start import VARIABLE
@@ -239,7 +239,7 @@ def main(command: int) -> int:
     try:
         server = _start(spec)
     except (ServerError, OSError, ValueError, subprocess.SubprocessError) as error:
-        _report(f"this container has no ssh server: {error}")
+        report_line(one_line(f"this container has no ssh server: {error}"))
         return 1
     _announce(spec, server)
     with open(os.devnull, "wb") as nothing:  # noqa: PTH123
@@ -263,7 +263,7 @@ def _start(spec: SshServerSpec) -> Server:
 
 def _announce(spec: SshServerSpec, server: Server) -> None:
     line = f"ssh -p {server.port} {server.user}@{spec.node}"
-    _report(f"reach this container by: {line}")
+    report_line(one_line(f"reach this container by: {line}"))
     if not spec.run_directory:
         return
     public = public_key(server.key, spec.programs["ssh-keygen"])
@@ -307,11 +307,6 @@ def _log(spec: SshServerSpec) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-
-def _report(line: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, f"gipfel: {one_line(line)}\n".encode())
 
 
 def host_key(folder: Path, keygen: str) -> bytes:
