@@ -36,7 +36,7 @@ class GipfelError(Exception):
 
 
 class ReportOSError:
-    """Raises a `GipfelError` for an OSError in its ``with`` block, with the error's reason behind the problem.
+    """Raises a `GipfelError` for an OSError in its ``with`` block: the problem, with the reason, and the fix.
 
     The file that the error concerns is named as well, unless the problem names it.
     """

@@ -62,7 +62,7 @@ def test_the_architecture_is_read_from_a_program(make, tmp_path, machine):
     image = make()
     assert image_architecture(image) == machine
     assert not codes(image, machine)
-    assert not missing_checks(Edf(name="x", path=None, image=str(image)))
+    assert not list(missing_checks(Edf(name="x", path=None, image=str(image))))
 
 
 def test_an_image_for_another_machine_is_refused_by_name(make, tmp_path):

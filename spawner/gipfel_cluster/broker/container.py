@@ -148,8 +148,7 @@ def host_edf(name: str, context: JobContext, engine: str = "") -> Edf:
         The EDF is not found, or can't be used here.
     """
     engine = engine or context.engine
-    directory = Path(context.home)
-    edf = load_usable_edf(name, engine, environment=context.host_environment, directory=directory)
+    edf = load_usable_edf(name, engine, environment=context.host_environment, directory=Path(context.home))
     engine_for(edf, engine)
     return edf
 

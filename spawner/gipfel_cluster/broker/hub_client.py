@@ -134,8 +134,7 @@ class HubBrokerScheduler(BrokerScheduler):
 
     async def gpu_usage(self, user: str, since: date) -> GpuUsage:
         """Return a user's GPU hours since the beginning of a day."""
-        request = _user_request(GpuUsageRequest, user, since=since)
-        return (await self._ask(request, Answer[GpuUsage])).value
+        return (await self._ask(_user_request(GpuUsageRequest, user, since=since), Answer[GpuUsage])).value
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return when a job would start, without submitting it."""

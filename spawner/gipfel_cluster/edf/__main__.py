@@ -48,8 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.name, environment=environment, directory=directory, dialect=options.dialect
         )
         lines = show_edf(resolution, origin=options.origin)
-        document = as_json(resolution, origin=options.origin)
-        _write(json.dumps(document) if options.json else "\n".join(lines))
+        _write(json.dumps(as_json(resolution, origin=options.origin)) if options.json else "\n".join(lines))
         return 0 if resolution.edf else 1
     checked = check_edfs(
         options.names,

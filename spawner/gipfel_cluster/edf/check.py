@@ -97,26 +97,24 @@ def check_local(edf: Edf, *, pulls: bool = True, machine: str = "") -> tuple[Dia
     machine
         The machine type of ``uname -m``; by default this machine's.
     """
-    checks = _Checks(edf)
-    checks.image(machine or os.uname().machine, pulls=pulls)
-    checks.mounts()
-    checks.workdir()
-    return tuple(checks.found)
+    image = tuple(_image_problems(edf, machine or os.uname().machine, pulls=pulls))
+    # Without the image, it is unknown which directories the container has.
+    workdir = () if image else _workdir_problems(edf)
+    return (*image, *_mount_problems(edf), *workdir)
 
 
-def missing_checks(edf: Edf) -> tuple[Diagnostic, ...]:
-    """Return warnings about checks that `check_local` could not do, which must not pass for success."""
-    checks = _Checks(edf)
+def missing_checks(edf: Edf) -> Iterator[Diagnostic]:
+    """Yield warnings about checks that `check_local` could not do, which must not pass for success."""
     path = edf.image_path
     if path is not None and not _image_error(path) and image_architecture(path) is None:
-        checks.add(
+        yield _diagnostic(
+            edf,
             "architecture-unknown",
             "image",
             f"no program could be read in the image {path}, so it is unknown whether it fits this machine.",
             "Install squashfs-tools, or run `file` on a program in the image.",
-            "warning",
+            severity="warning",
         )
-    return tuple(checks.found)
 
 
 def check_mount(mount: Mount) -> None:
@@ -248,87 +246,89 @@ def _image_error(image: Path) -> GipfelError | None:
     return None
 
 
-class _Checks:
-    def __init__(self, edf: Edf) -> None:
-        self._edf = edf
-        self.found: list[Diagnostic] = []
+def _diagnostic(
+    edf: Edf, code: str, key: str, problem: str, fix: str, *, severity: Severity = "error"
+) -> Diagnostic:
+    file = edf.path or edf.name
+    return Diagnostic(severity=severity, code=code, file=file, line=None, key=key, message=problem, fix=fix)
 
-    def add(self, code: str, key: str, problem: str, fix: str, severity: Severity = "error") -> None:
-        file = self._edf.path or self._edf.name
-        self.found.append(
-            Diagnostic(severity=severity, code=code, file=file, line=None, key=key, message=problem, fix=fix)
+
+def _image_problems(edf: Edf, machine: str, *, pulls: bool) -> Iterator[Diagnostic]:
+    path = edf.image_path
+    if _JOB_VARIABLE in edf.image:
+        return
+    if path is None:
+        yield from _reference_problems(edf, pulls=pulls)
+    elif error := _image_error(path):
+        yield _diagnostic(edf, "image", "image", error.problem, error.fix)
+    elif (found := image_architecture(path)) and not can_run(machine, found):
+        yield _diagnostic(
+            edf,
+            "architecture",
+            "image",
+            f"The image {path} is for {found}, and this machine is {machine}: nothing in it starts.",
+            f"Import the image for {machine}.",
         )
 
-    def image(self, machine: str, *, pulls: bool) -> None:
-        path = self._edf.image_path
-        if _JOB_VARIABLE in self._edf.image:
-            return
-        if path is None:
-            self._reference(pulls=pulls)
-        elif error := _image_error(path):
-            self.add("image", "image", error.problem, error.fix)
-        elif (found := image_architecture(path)) and not can_run(machine, found):
-            self.add(
-                "architecture",
-                "image",
-                f"The image {path} is for {found}, and this machine is {machine}: nothing in it starts.",
-                f"Import the image for {machine}.",
-            )
 
-    def _reference(self, *, pulls: bool) -> None:
-        image = self._edf.image
-        if image and (problem := reference_problem(image)):
-            self.add(
-                "reference",
-                "image",
-                f"No registry has an image {image!r}: {problem}.",
-                "Write [USER@][REGISTRY#]IMAGE[:TAG], or begin a file with '/' or './'.",
-            )
-        elif image:
-            self.add(
-                "image",
-                "image",
-                f"The image {image!r} is in a registry, not on this machine"
-                + (": ce, pyxis, podman and apptainer pull it when the container starts." if pulls else "."),
-                "Import it into a .sqsh file and give that file's path"
-                + (" to start without a download." if pulls else "."),
-                "warning" if pulls else "error",
-            )
+def _reference_problems(edf: Edf, *, pulls: bool) -> Iterator[Diagnostic]:
+    image = edf.image
+    if image and (problem := reference_problem(image)):
+        yield _diagnostic(
+            edf,
+            "reference",
+            "image",
+            f"No registry has an image {image!r}: {problem}.",
+            "Write [USER@][REGISTRY#]IMAGE[:TAG], or begin a file with '/' or './'.",
+        )
+    elif image:
+        yield _diagnostic(
+            edf,
+            "image",
+            "image",
+            f"The image {image!r} is in a registry, not on this machine"
+            + (": ce, pyxis, podman and apptainer pull it when the container starts." if pulls else "."),
+            "Import it into a .sqsh file and give that file's path"
+            + (" to start without a download." if pulls else "."),
+            severity="warning" if pulls else "error",
+        )
 
-    def mounts(self) -> None:
-        for position, mount in enumerate(self._edf.mounts):
-            if mount.is_special or _JOB_VARIABLE in mount.source:
-                continue
+
+def _mount_problems(edf: Edf) -> Iterator[Diagnostic]:
+    for position, mount in enumerate(edf.mounts):
+        if not mount.is_special and _JOB_VARIABLE not in mount.source:
             try:
                 check_mount(mount)
             except GipfelError as error:
-                self.add("mount-source", f"mounts[{position}]", error.problem, error.fix)
+                yield _diagnostic(edf, "mount-source", f"mounts[{position}]", error.problem, error.fix)
 
-    def workdir(self) -> None:
-        path, workdir = self._edf.image_path, self._edf.workdir
-        if path is None or not workdir or any(each.key == "image" for each in self.found):
-            return
-        if _JOB_VARIABLE in str(path) or _JOB_VARIABLE in workdir:
-            return
-        for mount in reversed(self._edf.mounts):
-            inner = os.path.relpath(workdir, mount.destination)
-            if inner.partition("/")[0] == "..":
-                continue
-            is_bound = not mount.is_special and "sqsh" not in mount.flags
-            if is_bound and not os.path.lexists(Path(mount.source) / inner):
-                self._warn_workdir(f"{mount.source} has no {inner}")
-            return
-        if workdir != "/" and image_contains(path, workdir.strip("/")) is False:
-            self._warn_workdir("no mount covers it, and the image has no such directory")
 
-    def _warn_workdir(self, reason: str) -> None:
-        self.add(
+def _workdir_problems(edf: Edf) -> Iterator[Diagnostic]:
+    reason = _missing_workdir(edf)
+    if reason:
+        yield _diagnostic(
+            edf,
             "workdir",
             "workdir",
-            f"{reason}: a program can't start in {self._edf.workdir}.",
+            f"{reason}: a program can't start in {edf.workdir}.",
             "Mount it, create it, or choose another directory.",
-            "warning",
+            severity="warning",
         )
+
+
+def _missing_workdir(edf: Edf) -> str:
+    """Return why the container has no working directory; empty if it has one, or if that is unknown."""
+    path, workdir = edf.image_path, edf.workdir
+    if path is None or not workdir or _JOB_VARIABLE in str(path) or _JOB_VARIABLE in workdir:
+        return ""
+    for mount in reversed(edf.mounts):
+        inner = os.path.relpath(workdir, mount.destination)
+        if inner.partition("/")[0] != "..":
+            is_bound = not mount.is_special and "sqsh" not in mount.flags
+            is_missing = is_bound and not os.path.lexists(Path(mount.source) / inner)
+            return f"{mount.source} has no {inner}" if is_missing else ""
+    is_missing = workdir != "/" and image_contains(path, workdir.strip("/")) is False
+    return "no mount covers it, and the image has no such directory" if is_missing else ""
 
 
 def _setup_lines(resolution: Resolution, *, origin: bool) -> Iterator[str]:

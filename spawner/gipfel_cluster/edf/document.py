@@ -137,12 +137,9 @@ class Source:
         self._text = text
 
     @cached_property
-    def _lines(self) -> LineIndex:
+    def lines(self) -> LineIndex:
+        """Return the lines of the values; the first use scans the text."""
         return LineIndex(self._text)
-
-    def line(self, path: Path) -> int | None:
-        """Return the line of a value; the first call scans the text."""
-        return self._lines.line(*path)
 
 
 @dataclass(slots=True)
@@ -159,14 +156,9 @@ class Entry:
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)[1:]
 
     @property
-    def file(self) -> str:
-        """Return the file that the value is in."""
-        return self.source.file
-
-    @property
     def line(self) -> int | None:
         """Return the line that the value is on, counted from 1."""
-        return self.source.line(self.path)
+        return self.source.lines.line(*self.path)
 
     def diagnostic(
         self, code: str, message: str, fix: str = "", *, severity: Severity = "error"
@@ -175,7 +167,7 @@ class Entry:
         return Diagnostic(
             severity=severity,
             code=code,
-            file=self.file,
+            file=self.source.file,
             line=self.line,
             key=self.key,
             message=message,

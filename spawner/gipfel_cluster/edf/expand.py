@@ -89,13 +89,17 @@ def _value(body: str, lookup: Lookup, deferred: Lookup) -> str:
             f"'${{{shortened(body)}}}' has a variable inside another.",
             "Write them one after another.",
         )
-    value = lookup(match["name"])
     if match["fallback"] is not None:
-        return value or match["value"]
+        return lookup(match["name"]) or match["value"]
+    return _defined(match["name"], lookup, deferred)
+
+
+def _defined(name: str, lookup: Lookup, deferred: Lookup) -> str:
+    value = lookup(name)
     if value is None:
-        value = deferred(match["name"])
+        value = deferred(name)
     if value is None:
-        raise undefined_variable(match["name"])
+        raise undefined_variable(name)
     return value
 
 
@@ -171,16 +175,8 @@ class _BashReader:
             return self._braced()
         if name := _NAME.match(self._text, self._at):
             self._at = name.end()
-            return self._value(name[0])
+            return _defined(name[0], self._lookup, self._defer)
         return "$"
-
-    def _value(self, name: str) -> str:
-        value = self._lookup(name)
-        if value is None:
-            value = self._defer(name)
-        if value is None:
-            raise undefined_variable(name)
-        return value
 
     def _braced(self) -> str:
         start = self._at + 1
@@ -191,7 +187,7 @@ class _BashReader:
         self._at = name.end()
         if self._text.startswith("}", self._at):
             self._at += 1
-            value = self._value(name[0])
+            value = _defined(name[0], self._lookup, self._defer)
             return str(len(value)) if is_length else value
         operator = _OPERATOR.match(self._text, self._at)
         if operator is None or is_length:

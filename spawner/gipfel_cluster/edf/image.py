@@ -236,8 +236,7 @@ def image_contains(image: Path, name: str) -> bool | None:
     if not _is_squashfs(image):
         return None
     depth = str(len(Path(name).parts))
-    argv = ("unsquashfs", "-follow-symlinks", "-max-depth", depth, "-l", str(image), name)
-    listed = _output(argv, 1 << 20)
+    listed = _output(("unsquashfs", "-follow-symlinks", "-max-depth", depth, "-l", str(image), name), 1 << 20)
     if listed is None:
         return None
     return f"squashfs-root/{name}" in listed.decode(errors="surrogateescape").splitlines()

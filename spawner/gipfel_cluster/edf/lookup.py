@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..installs import command_problems
+from ..regular_files import open_regular
 from .model import MAX_FILE_BYTES, Diagnostic, EdfError, Severity
 
 
@@ -50,9 +51,14 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
     if not name_or_path.strip() or not name_or_path.isprintable():
         raise _not_found(name_or_path, f"{name_or_path!r} can't name an EDF.", "Give a name or a path.")
     if name_or_path.startswith(("/", ".", "~/")):
-        if name_or_path.startswith("~/") and _home(environment) is None:
-            raise _not_found(name_or_path, "this machine has no home directory for your user.", "Set HOME.")
-        path = _expanded(name_or_path, environment, directory)
+        path = Path(os.path.normpath(os.path.join(directory, name_or_path)))  # noqa: PTH118 - a Path costs more
+        if name_or_path.startswith("~/"):
+            home = _home(environment)
+            if home is None:
+                raise _not_found(
+                    name_or_path, "this machine has no home directory for your user.", "Set HOME."
+                )
+            path = home / name_or_path[2:]
         try:
             path.stat()
         except OSError as error:
@@ -108,12 +114,8 @@ def read_edf_text(path: Path) -> str:
         The file can't be read, is not a regular file, is larger than 1 MiB or isn't UTF-8.
     """
     try:
-        if not str(path).isascii():
-            str(path).encode()
-        with open(path, "rb", opener=_open) as file:
-            kind = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(kind):
-                raise _unreadable(path, "is not a regular file.")
+        str(path).encode()
+        with open_regular(path, follow=True) as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except IsADirectoryError as error:
         raise _unreadable(path, "is a directory.") from error
@@ -128,11 +130,6 @@ def read_edf_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise _unreadable(path, "is not UTF-8 text.", line) from error
-
-
-def _open(path: str, flags: int) -> int:
-    """Open a file without blocking on a named pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def list_edfs(*, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -154,13 +151,6 @@ def _home(environment: Mapping[str, str]) -> Path | None:
         return Path(environment.get("HOME") or Path.home())
     except RuntimeError:
         return None
-
-
-def _expanded(path: str, environment: Mapping[str, str], directory: Path) -> Path:
-    home = _home(environment) if path.startswith("~/") else None
-    if home is not None:
-        return home / path[2:]
-    return Path(os.path.normpath(os.path.join(directory, path)))  # noqa: PTH118 - a Path costs more
 
 
 def _not_found(file: str, message: str, fix: str) -> EdfError:

@@ -171,9 +171,7 @@ class EdfError(GipfelError):
 
 def limit_diagnostics(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Diagnostic, ...]:
     """Return at most 100 distinct diagnostics, dropping the least severe; a last one counts the rest."""
-    unique = tuple(diagnostics)
-    if len(unique) > 1:
-        unique = tuple(dict.fromkeys(unique))
+    unique = tuple(dict.fromkeys(diagnostics))
     if len(unique) <= MAX_DIAGNOSTICS:
         return unique
     rank = {"error": 0, "warning": 1, "note": 2}

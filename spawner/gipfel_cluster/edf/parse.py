@@ -214,8 +214,7 @@ class _Reader:
         if self._converts_scalars and isinstance(value, bool | int):
             value = str(value).lower() if abs(value) < 10**18 else ""
         if not isinstance(value, str):
-            fix = f"Hooks read no other type: {path[-1]} = {_quoted(value)}."
-            self._refuse(path, "a string", value, fix)
+            self._refuse(path, "a string", value, f"Hooks read no other type: {path[-1]} = {_quoted(value)}.")
             return
         name = ".".join(map(str, path[1:]))
         if (first := self.document.annotations.get(name)) is not None:
@@ -233,12 +232,7 @@ class _Reader:
 
 def _parses_too_slowly(text: str) -> bool:
     """Return whether keys have so many parts that the parser would take minutes."""
-    steps = 0
-    for match in _LONG_KEY.finditer(text):
-        steps += match[0].count(".") ** 2
-        if steps > _MAX_KEY_COST:
-            return True
-    return False
+    return sum(match[0].count(".") ** 2 for match in _LONG_KEY.finditer(text)) > _MAX_KEY_COST
 
 
 def _quoted(value: object) -> str:

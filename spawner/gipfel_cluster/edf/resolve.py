@@ -41,6 +41,12 @@ RULES: tuple[Rule, ...] = (
     *SARUS_RULES,
     *INSTALL_RULES,
 )
+#: Limits of all files of one EDF: bytes, bytes of set-up steps, and values.
+_LIMITS = (
+    (MAX_TOTAL_BYTES, f"{MAX_TOTAL_BYTES >> 20} MiB"),
+    (MAX_SETUP_BYTES, f"{MAX_SETUP_BYTES >> 10} KiB of set-up steps"),
+    (MAX_VALUES, f"{MAX_VALUES} values"),
+)
 _BY_DIALECT = {name: tuple(rule for rule in RULES if name in rule.dialects) for name in DIALECTS}
 
 
@@ -76,8 +82,8 @@ class BaseChain:
         self._base_cache = BaseCache() if base_cache is None else base_cache
         self._dialect: Dialect = dialect
         self._tried = 0
-        #: Bytes, values, and bytes of set-up steps.
-        self._sizes = (0, 0, 0)
+        #: The sizes that `_LIMITS` limits.
+        self._sizes: tuple[int, ...] = (0, 0, 0)
         #: Whether the files exceed a limit of an EDF; files after that are not read.
         self.exceeds_limits = False
         #: The documents in the order of merging; a base may occur more than once.
@@ -122,31 +128,23 @@ class BaseChain:
 
     def _count_size(self, document: Document, path: Path) -> None:
         """Add a file's size to the totals, and report the file that exceeds a limit."""
-        size, values, steps = self._sizes
-        if document.source:
-            size += document.source.size
-        values += document.size
-        steps += sum(len(each.text) for each in document.setup) if document.setup else 0
-        self._sizes = (size, values, steps)
-        if self.exceeds_limits or (
-            size <= MAX_TOTAL_BYTES and values <= MAX_VALUES and steps <= MAX_SETUP_BYTES
-        ):
-            return
-        self.exceeds_limits = True
-        limit = "64 KiB of set-up steps" if steps > MAX_SETUP_BYTES else f"{MAX_VALUES} values"
-        if size > MAX_TOTAL_BYTES:
-            limit = f"{MAX_TOTAL_BYTES >> 20} MiB"
-        self.diagnostics.append(
-            Diagnostic(
-                severity="error",
-                code="too-large",
-                file=str(path),
-                line=None,
-                key="",
-                message=f"with this file the EDF and its bases hold more than {limit}.",
-                fix="Remove values or bases.",
+        size = document.source.size if document.source else 0
+        added = (size, sum(len(each.text) for each in document.setup), document.size)
+        self._sizes = tuple(map(sum, zip(self._sizes, added, strict=True)))
+        exceeded = [limit for total, (most, limit) in zip(self._sizes, _LIMITS, strict=True) if total > most]
+        if exceeded and not self.exceeds_limits:
+            self.exceeds_limits = True
+            self.diagnostics.append(
+                Diagnostic(
+                    severity="error",
+                    code="too-large",
+                    file=str(path),
+                    line=None,
+                    key="",
+                    message=f"with this file the EDF and its bases hold more than {exceeded[0]}.",
+                    fix="Remove values or bases.",
+                )
             )
-        )
 
     def _read_base(self, entry: Entry, chain: tuple[Path, ...]) -> None:
         self._tried += 1
@@ -209,32 +207,16 @@ def merge(documents: Sequence[Document]) -> Document:
     position, its other values at its last.
     """
     merged = Document()
-    unique = _unique(documents)
-    for document in unique:
-        # This sets the order of keys: a key keeps the position of its first occurrence.
-        if len(unique) < len(documents):
-            for table, more in _tables(merged, document):
-                table.update(more)
+    for document in documents:
+        # A key keeps the position of its first occurrence.
+        merged.scalars |= document.scalars
+        merged.env |= document.env
+        merged.annotations |= document.annotations
+    for document in {id(each): each for each in documents}.values():
         merged.mounts += document.mounts
         merged.devices += document.devices
         merged.setup += tuple(each for each in document.setup if each not in merged.setup)
-    by_last_position = unique if len(unique) == len(documents) else reversed(_unique(documents[::-1]))
-    for document in by_last_position:
-        for table, more in _tables(merged, document):
-            table.update(more)
     return merged
-
-
-def _unique(documents: Sequence[Document]) -> list[Document]:
-    return list({id(each): each for each in documents}.values())
-
-
-def _tables(first: Document, second: Document) -> tuple[tuple[dict[str, Entry], dict[str, Entry]], ...]:
-    return (
-        (first.scalars, second.scalars),
-        (first.env, second.env),
-        (first.annotations, second.annotations),
-    )
 
 
 @dataclass(frozen=True)
@@ -271,7 +253,7 @@ class Resolution:
     def origins(self) -> dict[str, str]:
         """Return the file of each key's value."""
         steps = {f"setup[{position}]": each.edf for position, each in enumerate(self.setup)}
-        return {key: entry.file for key, entry in self.entries_by_key.items()} | steps
+        return {key: entry.source.file for key, entry in self.entries_by_key.items()} | steps
 
 
 def load_edf(

@@ -96,7 +96,7 @@ class Resolver:
         self.failed_keys: set[str] = set()
         self.diagnostics: list[Diagnostic] = []
         #: The entry of each resolved value; ``mounts[0]`` is the first resolved mount.
-        self.entries_by_key: dict[str, Entry] = {}
+        self.entries_by_key = dict(document.scalars)
         #: Every mount with its entry, in order; duplicates are kept.
         self.mounts: list[tuple[Entry, Mount]] = []
 
@@ -209,16 +209,12 @@ class Resolver:
 
     def _flag(self, key: str, *, default: bool) -> bool:
         entry = self._document.scalars.get(key)
-        if entry is None:
-            return default
-        self.entries_by_key[key] = entry
-        return entry.text == "true"
+        return default if entry is None else entry.text == "true"
 
     def _image(self) -> str:
         entry = self._document.scalars.get("image")
         if entry is None:
             return ""
-        self.entries_by_key["image"] = entry
         if self._dialect == "sarus":
             return self._clean(entry, entry.text)
         image = self._path(entry, self._expand(entry, self._host.get))
@@ -232,7 +228,6 @@ class Resolver:
         entry = self._document.scalars.get("workdir")
         if entry is None:
             return ""
-        self.entries_by_key["workdir"] = entry
         workdir = self._path(entry, self._expand(entry, lookup))
         if workdir and not workdir.startswith(("/", f"${{{_JOB_PREFIX}")):
             self._refuse(entry, "relative-path", *not_absolute("the working directory", workdir))

@@ -118,8 +118,7 @@ class Podman:
             files = [(mount.source, target) for mount, target in zip(squashed, targets, strict=True)]
             environment[VARIABLE] = mounts_to_json(host.squashfuse(), files)
             argv = (*sandbox_argv(python, "mounted"), *argv)
-        notes = (*host.notes, *self._notes(request))
-        return Invocation(argv=argv, environment=environment, notes=notes)
+        return Invocation(argv=argv, environment=environment, notes=(*host.notes, *self._notes(request)))
 
     def _devices(self, edf: Edf) -> tuple[str, ...]:
         if edf.devices:

@@ -127,12 +127,11 @@ class JobRunner:
         report_line(f"the record of this run is {run.path}")
         container_edf = Edf(name="", path=None) if edf is None or on_host else edf
         engine = usable_engine(container_edf, self.spec.engine)
-        environment = self._container_environment(run, scratch, workspace, engine.name)
         request = ContainerRequest(
             edf=container_edf,
             command=tuple(command),
             mounts=(*workspace.mounts, *self._own_mounts(run, scratch, runtime, directory, workspace)),
-            environment=environment,
+            environment=self._container_environment(run, scratch, workspace, engine.name),
             protected=PROTECTED_VARIABLES,
             workdir=directory,
             scratch=str(scratch / "c"),

@@ -125,8 +125,7 @@ def hardlink_duplicates(tree: Path) -> None:
                 continue
             if status.st_ino not in read:
                 read[status.st_ino] = hashlib.sha256(path.read_bytes()).digest()
-            content = read[status.st_ino]
-            same = first.setdefault((status.st_size, status.st_mode, content), path)
+            same = first.setdefault((status.st_size, status.st_mode, read[status.st_ino]), path)
             if same is not path and not same.samefile(path):
                 # Renamed atomically, since another build may be reading the file.
                 link = path.with_name(f".{path.name}.link")
@@ -209,8 +208,7 @@ def make_squashfs(tree: Path, target: Path) -> None:
     GipfelError
         mksquashfs failed.
     """
-    command = [mksquashfs(), str(tree), str(target), *_SQUASH_OPTIONS]
-    done = run_tool("mksquashfs", command, _SQUASH_SECONDS)
+    done = run_tool("mksquashfs", [mksquashfs(), str(tree), str(target), *_SQUASH_OPTIONS], _SQUASH_SECONDS)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise GipfelError(f"mksquashfs failed: {last}", "Check the free space beside the file.")

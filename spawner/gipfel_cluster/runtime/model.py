@@ -150,12 +150,11 @@ def read_description(root: Path) -> Description:
         It is missing, unreadable or not valid for this version.
     """
     try:
-        content = (
+        return Description.model_validate_json(
             _read_from_image(root)
             if root.is_file()
             else read_regular(root / DESCRIPTION, _DESCRIPTION_BYTES, follow=True)
         )
-        return Description.model_validate_json(content)
     except FileNotFoundError as error:
         raise GipfelError(
             f"There is no runtime in {root}.", f"Build one with `gipfel runtime build {root}`."

@@ -206,8 +206,7 @@ class SlurmScheduler:
         # In a variable, because every user of this machine can read the arguments of a process. A user who
         # knows the secret could forge other jobs in the comment of a job.
         variables = {"SQUEUE_FORMAT2": mark_format(secret)}
-        argv = ("squeue", "--noheader", *options)
-        result = await self._run(argv, variables=variables, patience=patience)
+        result = await self._run(("squeue", "--noheader", *options), variables=variables, patience=patience)
         return parse_marks(result.output, prefix, secret)
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
@@ -232,8 +231,7 @@ class SlurmScheduler:
         cached = self._addresses.get(node)
         if cached and time.monotonic() - cached[0] < _CACHE_SECONDS:
             return cached[1]
-        result = await self._run(("scontrol", "--oneliner", "show", "node", node))
-        address = parse_address(result.output)
+        address = parse_address((await self._run(("scontrol", "--oneliner", "show", "node", node))).output)
         if address is None:
             raise GipfelError(
                 f"Slurm reports no address for node {node}.", "Tell the cluster's administrators."

@@ -93,12 +93,11 @@ class SlurmSite:
         reservations = parse_reservations(result.output)
         groups = await self._groups_of(user) if any(each.groups for each in reservations) else ()
         usable = (each for each in reservations if may_use(each, user, accounts, groups))
-        limits = await self._limits(user, associations) if associations else ()
         return Choices(
             associations=associations,
             default_account=default,
             reservations=tuple(usable),
-            limits=limits,
+            limits=await self._limits(user, associations) if associations else (),
         )
 
     async def _limits(self, user: str, associations: Iterable[Association]) -> tuple[Limit, ...]:

@@ -91,23 +91,22 @@ def task_invocation(
     directory = _directory(plan, edf, (*workspace.mounts, *mounts), workspace.directory)
     first, *others = plan.spec.command
     inherited = {name: value for name, value in environment.items() if not name.startswith(_SERVER_VARIABLES)}
-    request = ContainerRequest(
-        edf=edf,
-        command=(_program(first, edf, plan.spec.python or runtime.python, runtime), *others),
-        mounts=(*workspace.mounts, *mounts, runtime.mount) if edf.image else (),
-        environment={
-            **inherited,
-            "GIPFEL_ENGINE": engine.name,
-            **task_variables,
-            **workspace.environment,
-        },
-        protected=PROTECTED_VARIABLES,
-        workdir=directory,
-        scratch=scratch,
-        step=step,
-    )
     invocation = gated_invocation(
-        request,
+        ContainerRequest(
+            edf=edf,
+            command=(_program(first, edf, plan.spec.python or runtime.python, runtime), *others),
+            mounts=(*workspace.mounts, *mounts, runtime.mount) if edf.image else (),
+            environment={
+                **inherited,
+                "GIPFEL_ENGINE": engine.name,
+                **task_variables,
+                **workspace.environment,
+            },
+            protected=PROTECTED_VARIABLES,
+            workdir=directory,
+            scratch=scratch,
+            step=step,
+        ),
         engine,
         environment,
         plan.spec.network,

@@ -30,8 +30,7 @@ class Evidence(Frozen):
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """Lines of the log without control characters, followed by the scheduler's reason."""
-        lines = (*self.log.splitlines(), self.reason)
-        return tuple(one_line(line)[:2000] for line in lines if line.strip())
+        return tuple(one_line(line)[:2000] for line in (*self.log.splitlines(), self.reason) if line.strip())
 
 
 class Explanation(Frozen):

@@ -48,8 +48,7 @@ def environment_fields() -> tuple[EnvironmentField, ...]:
 
 def _field(key: str, value: dict[str, Any]) -> EnvironmentField:
     kinds: dict[str, Kind] = {"string": "text", "boolean": "boolean", "array": "list", "object": "table"}
-    options = value.get("anyOf", [value])
-    known = {str(each.get("type", "object")) for each in options}
+    known = {str(each.get("type", "object")) for each in value.get("anyOf", [value])}
     kind: Kind = "list" if "array" in known else kinds[known.pop()]
     return EnvironmentField(
         key=key,

@@ -193,8 +193,7 @@ class ServersRouteHandler(APIHandler):
     async def get(self) -> None:
         """Return every server that the token's scopes let it read."""
         servers = [server.model_dump(mode="json") for server in visible_servers(self)]
-        content = {"servers": servers, "saved_gpu_hours": await saved_gpu_hours(self)}
-        self.finish(json.dumps(content))
+        self.finish(json.dumps({"servers": servers, "saved_gpu_hours": await saved_gpu_hours(self)}))
 
 
 class StopRouteHandler(APIHandler):

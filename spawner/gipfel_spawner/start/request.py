@@ -78,8 +78,7 @@ def site_script(script: str, *, prologue: str = "", epilogue: str = "") -> str:
         run = command.removeprefix("exec ")
         command = f"trap : TERM\n{run} &\nserver=$!\nwhile kill -0 $server 2>/dev/null; do wait $server; "
         command += f"status=$?; done\n{epilogue.strip()}\nexit ${{status:-0}}"
-    lines = [first, *([prologue.strip()] if prologue else []), command]
-    return "\n".join(lines) + "\n"
+    return "\n".join([first, *([prologue.strip()] if prologue else []), command]) + "\n"
 
 
 def _job_name(spec: JobSpec) -> str:

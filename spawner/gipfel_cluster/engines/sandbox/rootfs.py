@@ -127,8 +127,7 @@ class Layers:
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file to the upper layer, in place of the image's."""
-        folder = self.make_directory(parent_of(path))
-        self._write(f"{folder.rstrip('/')}/{name_of(path)}", content)
+        self._write(f"{self.make_directory(parent_of(path)).rstrip('/')}/{name_of(path)}", content)
 
     def read(self, path: str) -> str:
         """Return the text of a file of the image; empty if there is none."""

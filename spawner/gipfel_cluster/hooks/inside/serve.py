@@ -257,8 +257,7 @@ def _start(spec: SshServerSpec) -> Server:
     shell = user.pw_shell or "/bin/sh"
     if not os.access(shell, os.X_OK):
         raise ServerError(f"the image has no shell {shell}.")
-    key = host_key(Path(spec.folder), spec.programs["ssh-keygen"])
-    return start_server(spec, user=user.pw_name, key=key)
+    return start_server(spec, user=user.pw_name, key=host_key(Path(spec.folder), spec.programs["ssh-keygen"]))
 
 
 def _announce(spec: SshServerSpec, server: Server) -> None:
