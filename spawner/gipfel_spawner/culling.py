@@ -24,45 +24,40 @@ _ANSWER_S = 60.0
 _log = logging.getLogger("gipfel-culling")
 
 
-class Culler:
-    """Client of the hub's API that stops the servers that are due.
+def cull(environment: Mapping[str, str]) -> None:
+    """Stop the servers that are due.
 
     Parameters
     ----------
     environment
         Variables with ``JUPYTERHUB_API_URL`` and ``JUPYTERHUB_API_TOKEN``, which the hub sets for its
         services.
+
+    Raises
+    ------
+    OSError
+        The hub did not answer or refused to list its servers.
     """
+    for server in _call(environment, "GET", "")["servers"]:
+        if server["cull_due"]:
+            _stop(environment, server)
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
 
-    def cull(self) -> tuple[str, ...]:
-        """Stop the servers that are due, and return their names as ``user/server``.
-
-        Raises
-        ------
-        OSError
-            The hub did not answer or refused to list its servers.
-        """
-        due = [each for each in self._call("GET", "")["servers"] if each["cull_due"]]
-        return tuple(name for each in due if (name := self._stop(each)))
-
-    def _stop(self, server: Mapping[str, Any]) -> str:
-        name = f"{server['user']}/{server['server']}".rstrip("/")
-        try:
-            self._call("POST", "/stop", {"user": server["user"], "server": server["server"], "idle": True})
-        except urllib.error.HTTPError as error:
-            # The server was used again after it was listed, or has ended.
-            _log.info("%s is not stopped: %s", name, error)
-            return ""
+def _stop(environment: Mapping[str, str], server: Mapping[str, Any]) -> None:
+    name = f"{server['user']}/{server['server']}".rstrip("/")
+    order = {"user": server["user"], "server": server["server"], "idle": True}
+    try:
+        _call(environment, "POST", "/stop", order)
+    except urllib.error.HTTPError as error:
+        # The server was used again after it was listed, or has ended.
+        _log.info("%s is not stopped: %s", name, error)
+    else:
         _log.warning("%s was idle for %d min and is stopped.", name, (server["idle_s"] or 0) // 60)
-        return name
 
-    def _call(self, method: str, path: str, content: object = None) -> Any:
-        path = f"/gipfel/servers{path}"
-        with open_hub(method, path, content, self._environment, limit_s=_ANSWER_S) as answer:
-            return json.load(answer)
+
+def _call(environment: Mapping[str, str], method: str, path: str, content: object = None) -> Any:
+    with open_hub(method, f"/gipfel/servers{path}", content, environment, limit_s=_ANSWER_S) as answer:
+        return json.load(answer)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,10 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "JUPYTERHUB_API_TOKEN" not in os.environ:
         _log.error("JUPYTERHUB_API_TOKEN is not set. Run this program as a service of JupyterHub.")
         return 2
-    culler = Culler(os.environ)
     while True:
         try:
-            culler.cull()
+            cull(os.environ)
         except (OSError, ValueError, KeyError, TypeError) as error:
             # The hub starts after its services, and may restart.
             _log.info("The hub does not answer: %s", error)

@@ -15,7 +15,6 @@ from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError, Partitio
 from gipfel_cluster.scheduler.slurm_output import parse_daemon_users
 from gipfel_spawner.cluster import (
     ClusterSettings,
-    PollSettings,
     RemovedClusterScheduler,
     read_clusters,
     shared_cluster,
@@ -83,11 +82,17 @@ def test_groups_of_one_cluster_share_its_queue_and_clusters_do_not(tmp_path: Pat
         "other": {"environment": {"SLURM_CONF": "/other/slurm.conf"}},
     }
     settings: dict[str, Any] = {}
-    polling = PollSettings(answer_limit=1, interval=1, calm_interval=1)
     log = logging.getLogger("clusters")
     found = {
         name: shared_cluster(
-            settings, site, is_only_cluster=False, state_folder=tmp_path, polling=polling, log=log
+            settings,
+            site,
+            is_only_cluster=False,
+            state_folder=tmp_path,
+            answer_limit=1,
+            interval=1,
+            calm_interval=1,
+            log=log,
         )
         for name, site in read_clusters(given, ONLY).items()
     }

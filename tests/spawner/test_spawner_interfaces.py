@@ -1,6 +1,5 @@
 """The choice of JupyterLab or Jupyter Notebook: offered where servers have both, and the page that opens."""
 
-import asyncio
 import json
 import sys
 import tomllib
@@ -11,7 +10,6 @@ from packaging.requirements import Requirement
 
 from gipfel_cluster.runtime.distributions import required_distributions
 from gipfel_cluster.runtime.model import DESCRIPTION
-from gipfel_spawner.cluster import ClusterSettings
 from gipfel_spawner.form.options import OptionError, UserOptions, describe_options, read_form
 from gipfel_spawner.form.page import FieldError, FormContent, render_form
 from gipfel_spawner.start import placement
@@ -26,8 +24,7 @@ def runtime(folder: Path, **distributions: str) -> str:
 
 
 def offered(path: str, python: str) -> bool:
-    settings = ClusterSettings(name="c", scheduler="slurm", runtime=path)
-    return asyncio.run(placement.offers_notebook(settings, python))
+    return placement.offers_notebook(path, python)
 
 
 def test_notebook_is_offered_where_container_and_host_have_version_7(

@@ -133,24 +133,15 @@ class Cluster:
         self.cache = ClusterCache(scheduler, only=partitions)
 
 
-class PollSettings(Frozen):
-    """Intervals and time limit of a hub's scheduler commands in seconds, from the spawner's traits.
-
-    They are ``answer_limit``, ``watch_interval`` (here ``interval``) and ``calm_interval``.
-    """
-
-    answer_limit: float
-    interval: float
-    calm_interval: float
-
-
 def shared_cluster(
     hub_settings: MutableMapping[str, Any],
     settings: ClusterSettings | str,
     *,
     is_only_cluster: bool,
     state_folder: Path,
-    polling: PollSettings,
+    answer_limit: float,
+    interval: float,
+    calm_interval: float,
     log: logging.Logger,
 ) -> Cluster:
     """Return the hub's `Cluster` of these settings, created at the first call.
@@ -165,45 +156,37 @@ def shared_cluster(
         Whether the hub has a single cluster.
     state_folder
         The directory in which the local scheduler stores its jobs.
+    answer_limit, interval, calm_interval
+        Time limit and intervals of the scheduler's commands in seconds, from the spawner's traits
+        ``answer_limit``, ``watch_interval`` and ``calm_interval``.
     """
     if isinstance(settings, str):
         key = f"gipfel_absent_{settings}"
     else:
         key = f"gipfel_{settings.scheduler}" if is_only_cluster else f"gipfel_cluster_{settings.name}"
     if key not in hub_settings:
-        hub_settings[key] = _cluster(hub_settings, settings, state_folder, polling, log)
+        # Groups of one cluster's partitions share its queue, so one query covers the jobs of all groups.
+        queues = hub_settings.setdefault("gipfel_queues", {})
+        queue = settings if isinstance(settings, str) else _queue(settings)
+        if queue not in queues:
+            scheduler = _scheduler(settings, state_folder, answer_limit)
+            watcher = JobWatcher(scheduler, interval=interval, calm_interval=calm_interval, log=log)
+            queues[queue] = (scheduler, watcher)
+        partitions = () if isinstance(settings, str) else settings.partitions
+        hub_settings[key] = Cluster(*queues[queue], partitions=partitions)
     cluster: Cluster = hub_settings[key]
     return cluster
 
 
-def _cluster(
-    hub_settings: MutableMapping[str, Any],
-    settings: ClusterSettings | str,
-    state_folder: Path,
-    polling: PollSettings,
-    log: logging.Logger,
-) -> Cluster:
-    def with_watcher(scheduler: Scheduler) -> tuple[Scheduler, JobWatcher]:
-        return scheduler, JobWatcher(
-            scheduler, interval=polling.interval, calm_interval=polling.calm_interval, log=log
-        )
+def _queue(settings: ClusterSettings) -> tuple[object, ...]:
+    """Return what identifies the queue of a cluster."""
+    environment = tuple(sorted(settings.environment.items()))
+    return settings.scheduler, settings.exec_prefix, settings.broker_socket, environment
 
+
+def _scheduler(settings: ClusterSettings | str, state_folder: Path, limit: float) -> Scheduler:
     if isinstance(settings, str):
-        return Cluster(*with_watcher(RemovedClusterScheduler(settings)))
-    # Groups of one cluster's partitions share its queue, so one query covers the jobs of all groups.
-    queues = hub_settings.setdefault("gipfel_queues", {})
-    queue = (
-        settings.scheduler,
-        settings.exec_prefix,
-        settings.broker_socket,
-        tuple(sorted(settings.environment.items())),
-    )
-    if queue not in queues:
-        queues[queue] = with_watcher(_scheduler(settings, state_folder, polling.answer_limit))
-    return Cluster(*queues[queue], partitions=settings.partitions)
-
-
-def _scheduler(settings: ClusterSettings, state_folder: Path, limit: float) -> Scheduler:
+        return RemovedClusterScheduler(settings)
     environment = {**os.environ, **settings.environment}
     match settings.scheduler:
         case "slurm":

@@ -7,7 +7,7 @@ All pages share them, so that a page view usually causes no scheduler command. `
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import date
 from typing import Generic, TypeVar
@@ -59,7 +59,9 @@ class AsyncCache(Generic[Value]):
     fetch
         Queries the value; a `GipfelError` means that the query failed.
     ttl
-        Seconds after which a value, or a failure, is refreshed.
+        Seconds after which a value is refreshed.
+    retry
+        Seconds after which a failure is refreshed; by default ``ttl``.
     patience
         Seconds that a page waits for a refresh while it has a stale value.
     """
@@ -69,11 +71,13 @@ class AsyncCache(Generic[Value]):
         fetch: Callable[[], Awaitable[Value]],
         *,
         ttl: float = 30.0,
+        retry: float | None = None,
         patience: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetch = fetch
         self._ttl = ttl
+        self._retry = ttl if retry is None else retry
         self._patience = patience
         self._clock = clock
         self._value: Value | None = None
@@ -114,7 +118,7 @@ class AsyncCache(Generic[Value]):
         return self._value
 
     def _is_stale(self, moment: float | None) -> bool:
-        return moment is None or self._clock() - moment >= self._ttl
+        return moment is None or self._clock() - moment >= (self._retry if self._failure else self._ttl)
 
     def _start_refresh(self) -> "asyncio.Task[None]":
         if self._refreshing is None or self._refreshing.done():
@@ -195,11 +199,10 @@ class ClusterCache:
         """Return the GPU hours of a unix user since the beginning of a day; see `AsyncCache.cached`."""
 
         async def fetch() -> GpuUsage:
-            scheduler = self._scheduler
-            if not isinstance(scheduler, GpuAccounting):
+            if not isinstance(self._scheduler, GpuAccounting):
                 return GpuUsage()
             async with self._gate:
-                return await scheduler.gpu_usage(user, since)
+                return await self._scheduler.gpu_usage(user, since)
 
         key = f"{user} {since.isoformat()}"
         usage = self._usage.at(key, lambda: AsyncCache(fetch, ttl=_USAGE_SECONDS))
@@ -209,11 +212,10 @@ class ClusterCache:
         """Return how long the jobs of a unix user have waited; empty if that is not known (yet)."""
 
         async def fetch() -> tuple[Waits, ...]:
-            scheduler = self._scheduler
-            if not isinstance(scheduler, QuotaFacts):
+            if not isinstance(self._scheduler, QuotaFacts):
                 return ()
             async with self._gate:
-                return (await scheduler.quota(user)).waits
+                return (await self._scheduler.quota(user)).waits
 
         cache = self._waits.at(user, lambda: AsyncCache(fetch, ttl=_USAGE_SECONDS))
         return (await cache.cached()).value or ()
@@ -270,9 +272,9 @@ class LRU(Generic[Value]):
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
-        self._caches: OrderedDict[str, AsyncCache[Value]] = OrderedDict()
+        self._caches: OrderedDict[Hashable, AsyncCache[Value]] = OrderedDict()
 
-    def at(self, key: str, make: Callable[[], AsyncCache[Value]]) -> AsyncCache[Value]:
+    def at(self, key: Hashable, make: Callable[[], AsyncCache[Value]]) -> AsyncCache[Value]:
         """Return the cache of this key, created if there is none."""
         if key not in self._caches:
             self._caches[key] = make()
@@ -280,3 +282,7 @@ class LRU(Generic[Value]):
                 self._caches.popitem(last=False)
         self._caches.move_to_end(key)
         return self._caches[key]
+
+    def drop(self, key: Hashable) -> None:
+        """Remove the cache of this key, if there is one."""
+        self._caches.pop(key, None)

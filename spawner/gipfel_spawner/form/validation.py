@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from gipfel_cluster.model import pluralize
 from gipfel_cluster.scheduler.notation import format_duration, parse_duration
 from gipfel_cluster.scheduler.protocol import Choices, Partition
 from gipfel_cluster.scheduler.slurm_limits import Resource, exceeded, problem_text, requested_job
@@ -31,7 +32,7 @@ def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> P
         )
     if options.nodes > chosen.nodes:
         raise OptionError(
-            f"Partition {chosen.name} has {_count(chosen.nodes, 'node')}, {options.nodes} were requested.",
+            f"Partition {chosen.name} has {pluralize(chosen.nodes, 'node')}, {options.nodes} were requested.",
             "Request fewer.",
             field="nodes",
         )
@@ -71,7 +72,7 @@ def _check_gpus(count: int, partition: Partition) -> None:
     if available == 0:
         raise OptionError(f"This machine has no GPU, {requested}", "Request 0 GPUs.", field="gpus")
     raise OptionError(
-        f"A node of partition {partition.name} has {_count(available, 'GPU')}, {requested}",
+        f"A node of partition {partition.name} has {pluralize(available, 'GPU')}, {requested}",
         "Request fewer.",
         field="gpus",
     )
@@ -81,10 +82,6 @@ def max_gpus_per_node(partition: Partition) -> int | None:
     """Return how many GPUs the largest node of a partition has; None if that is unknown."""
     count = sum(each.count for each in partition.gpus)
     return count if count or partition.gpus_known else None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _check_node(options: UserOptions, partition: Partition) -> None:

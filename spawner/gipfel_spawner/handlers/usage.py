@@ -11,8 +11,9 @@ from jupyterhub.utils import url_path_join
 from pydantic import Field
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, GipfelError
 
+from ..cluster.cache import LRU, AsyncCache
 from ..spawner import EDFSpawner
 
 #: Seconds for which an answer is cached.
@@ -28,7 +29,7 @@ _MAX_BYTES = 4096
 _MAX_CONCURRENT = 16
 #: A token is replaced after half of this time.
 _TOKEN_LIFETIME_S = 1800
-#: Servers that are not running are removed from the cache if it has more entries.
+#: Servers whose answers are cached.
 _MAX_ENTRIES = 2000
 
 Bottleneck = Literal[
@@ -80,7 +81,7 @@ class SharedSaturation(Frozen):
 
 
 class ServerAnswers(Generic[Answer]):
-    """Cached answers of all servers to one question, and the requests in progress.
+    """Cached answers of all servers to one question.
 
     Parameters
     ----------
@@ -94,78 +95,65 @@ class ServerAnswers(Generic[Answer]):
 
     def __init__(self, log: logging.Logger, model: type[Answer], fetch: Fetch, note: str) -> None:
         self._log, self._model, self._fetch, self._note = log, model, fetch, note
-        # Time of an answer, which is None if the request failed.
-        self._answers: dict[tuple[str, str], tuple[float, Answer | None]] = {}
-        self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._answers: LRU[Answer] = LRU(_MAX_ENTRIES)
+        # As of the last read: the hub replaces its spawners.
+        self._spawners: dict[tuple[str, str], EDFSpawner] = {}
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def read(self, spawners: Iterable[EDFSpawner]) -> Mapping[tuple[str, str], Answer]:
         """Return the answers of these servers by user and server name; wait at most 1 s, and never raise."""
-        now = time.monotonic()
         ready = {
             (each.user.name, each.name): each
             for each in spawners
             # A service has no saturation, and would count the request as that of a visitor.
             if each.ready and each.server and not (each.user_options or {}).get("service")
         }
-        self._evict(ready, now)
-        for key, spawner in ready.items():
-            if key not in self._requests and self._is_due(key, now):
-                task = asyncio.ensure_future(self._request(key, spawner))
-                self._requests[key] = task
-                task.add_done_callback(partial(self._remove_request, key))
-        pending = [self._requests[key] for key in ready if key in self._requests]
-        if pending:
-            await asyncio.wait(pending, timeout=_PAGE_WAIT_S)
-        known = {key: self._answers[key][1] for key in ready if key in self._answers}
-        return {key: answer for key, answer in known.items() if answer is not None}
+        self._spawners = (self._spawners if len(self._spawners) < _MAX_ENTRIES else {}) | ready
+        caches = [
+            self._answers.at(
+                key, partial(AsyncCache, partial(self._request, key), ttl=_TTL_S, retry=_RETRY_S)
+            )
+            for key in ready
+        ]
+        answers = await asyncio.gather(*(each.cached(limit=_PAGE_WAIT_S) for each in caches))
+        return {
+            key: each.value
+            for key, each in zip(ready, answers, strict=True)
+            # After a failure the answer is unknown.
+            if each.value is not None and not each.problem and each.age < 10 * _TTL_S
+        }
 
     def forget(self, key: tuple[str, str]) -> None:
         """Request a server's answer again at the next read."""
-        self._answers.pop(key, None)
+        self._answers.drop(key)
 
-    def _is_due(self, key: tuple[str, str], now: float) -> bool:
-        if key not in self._answers:
-            return True
-        answered, answer = self._answers[key]
-        return now - answered > (_RETRY_S if answer is None else _TTL_S)
-
-    def _remove_request(self, key: tuple[str, str], _: object) -> None:
-        self._requests.pop(key, None)
-
-    async def _request(self, key: tuple[str, str], spawner: EDFSpawner) -> None:
+    async def _request(self, key: tuple[str, str]) -> Answer:
         async with self._slots:
+            spawner = self._spawners.get(key)
             # It may have stopped while the request waited for a slot.
-            if not spawner.server:
-                self._answers.pop(key, None)
-                return
+            if spawner is None or not spawner.server:
+                raise GipfelError("The server has stopped.")
             try:
-                answer = await self._fetch(spawner, self.token(key, spawner))
-                self._answers[key] = (time.monotonic(), self._model.model_validate_json(answer))
+                return self._model.model_validate_json(await self._fetch(spawner, self.token(key, spawner)))
             except (HTTPError, OSError, ValueError, TimeoutError) as error:
                 # The server is busy or of an older version: the answer is unknown, not zero.
-                self._answers[key] = (time.monotonic(), None)
                 self._log.debug("The server of %s does not answer (%s): %r", key[0], self._note, error)
+                raise GipfelError("The server does not answer.") from error
 
     def token(self, key: tuple[str, str], spawner: EDFSpawner) -> str:
         """Return a token of the hub that is valid for 30 minutes and only for this server."""
+        now = time.monotonic()
         created, token = self._tokens.get(key, (0.0, ""))
-        if not token or time.monotonic() - created > _TOKEN_LIFETIME_S / 2:
+        if not token or now - created > _TOKEN_LIFETIME_S / 2:
             token = spawner.user.new_api_token(
                 note=self._note,
                 expires_in=_TOKEN_LIFETIME_S,
                 scopes=[f"access:servers!server={spawner.user.name}/{spawner.name}"],
             )
-            self._tokens[key] = (time.monotonic(), token)
+            valid = {each: old for each, old in self._tokens.items() if now - old[0] < _TOKEN_LIFETIME_S}
+            self._tokens = valid | {key: (now, token)}
         return token
-
-    def _evict(self, ready: Mapping[tuple[str, str], object], now: float) -> None:
-        for entries in (self._answers, self._tokens):
-            for key in [key for key in entries if key not in ready and len(entries) > _MAX_ENTRIES]:
-                del entries[key]
-        for key in [key for key, (since, _) in self._answers.items() if now - since > 10 * _TTL_S]:
-            del self._answers[key]
 
 
 async def fetch_answer(spawner: EDFSpawner, token: str, path: str, body: bytes | None = None) -> bytes:

@@ -106,28 +106,22 @@ def account_of(name: str, *, state_folder: Path, needs_unix_user: bool) -> Accou
 
 def account_environment(account: Account, name: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with the account's ``HOME``, ``USER``, ``LOGNAME``, ``SHELL`` and run folders."""
-    shell = _login_shell(pwd.getpwnam(account.user) if account.user else _hub_user_entry())
     return {
         **environment,
         "HOME": account.home,
         "USER": account.user or name,
         "LOGNAME": account.user or name,
-        "SHELL": shell,
+        "SHELL": _login_shell(account.user),
         "GIPFEL_RUNS": f"{account.home}/.gipfel/runs",
     }
 
 
-def _hub_user_entry() -> pwd.struct_passwd | None:
-    """Return the password database entry of the hub's own user; None if there is none."""
+def _login_shell(user: str) -> str:
+    """Return the login shell of a user, empty for the hub's own; ``/bin/sh`` without one for logins."""
     try:
-        return pwd.getpwuid(os.getuid())
+        shell = (pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_shell
     except KeyError:
-        return None
-
-
-def _login_shell(entry: pwd.struct_passwd | None) -> str:
-    """Return the login shell of an account; ``/bin/sh`` if it has none or one that refuses logins."""
-    shell = entry.pw_shell if entry else ""
+        shell = ""
     return _SHELL if not shell or Path(shell).name in _NO_SHELLS else shell
 
 
@@ -179,11 +173,8 @@ class UserCommands:
         GipfelError
             They can't be listed.
         """
-        result = await self._run_edf("list")
-        try:
-            return tuple(str(name) for name in json.loads(result.output))
-        except ValueError:
-            raise GipfelError(f"Your environments can't be listed: {_last(result)}.") from None
+        listed = await self._run_json(self._edf_command("list"), "Your environments can't be listed")
+        return tuple(str(name) for name in listed)
 
     async def check(self, edf: str) -> str:
         """Resolve and check an EDF, its image and its mounts; return its image, empty without one.
@@ -213,25 +204,19 @@ class UserCommands:
         GipfelError
             The command failed, or the path is a directory.
         """
-        result = await self._run_edf("check", "--here", "--", edf)
-        try:
-            answer = json.loads(result.output)
-            if isinstance(answer, list) and "/" not in edf:
-                # There is a directory of this name in the home directory, but the job uses the environment.
-                result = await self._run_edf("show", "--", edf)
-                answer = json.loads(result.output)
-                if answer["valid"]:
-                    result = await self._run_edf("check", "--here", "--", str(answer["file"]))
-                    answer = json.loads(result.output)
-            if isinstance(answer, list):
-                raise OptionError(
-                    f"{edf} is a directory.", "Give the path of one environment in it.", field="edf"
-                )
-        except (ValueError, KeyError, TypeError):
-            raise GipfelError(f"The environment {edf} can't be checked: {_last(result)}.") from None
-        if not isinstance(answer, dict):
-            raise GipfelError(f"The environment {edf} can't be checked: the answer is not valid.")
-        return self._with_runtime(answer)
+        problem = f"The environment {edf} can't be checked"
+        check = self._edf_command("check", "--here", "--")
+        answer = await self._run_json((*check, edf), problem)
+        if isinstance(answer, list) and "/" not in edf:
+            # There is a directory of this name in the home directory, but the job uses the environment.
+            answer = await self._run_json(self._edf_command("show", "--", edf), problem)
+            if isinstance(answer, dict) and answer.get("valid"):
+                answer = await self._run_json((*check, str(answer.get("file"))), problem)
+        if isinstance(answer, list):
+            raise OptionError(
+                f"{edf} is a directory.", "Give the path of one environment in it.", field="edf"
+            )
+        return self._with_runtime(answer, problem)
 
     @property
     def refuses_images(self) -> bool:
@@ -278,17 +263,14 @@ class UserCommands:
             The command failed.
         """
         argv = (self._python, "-I", "-m", "gipfel_cluster.edf.draft")
-        result = await self._run(argv, stdin=draft.model_dump_json())
-        try:
-            answer = json.loads(result.output)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise GipfelError(f"The environment can't be checked: {_last(result)}.")
-        return self._with_runtime(answer)
+        problem = "The environment can't be checked"
+        answer = await self._run_json(argv, problem, stdin=draft.model_dump_json())
+        return self._with_runtime(answer, problem)
 
-    def _with_runtime(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def _with_runtime(self, answer: object, problem: str) -> dict[str, Any]:
         """Add an error if the environment has an image but the hub has no runtime to mount into it."""
+        if not isinstance(answer, dict):
+            raise GipfelError(f"{problem}: the answer is not valid.")
         edf = answer.get("edf")
         if self._has_runtime or not isinstance(edf, dict) or not edf.get("image"):
             return answer
@@ -346,10 +328,16 @@ class UserCommands:
         lines = result.output.splitlines(keepends=True)
         return "".join(lines[-max_lines:])[-8000:] if result.code == 0 else ""
 
-    async def _run_edf(self, command: str, *arguments: str) -> CommandResult:
-        return await self._run(
-            (self._python, "-I", "-m", "gipfel_cluster.edf", command, "--json", *arguments)
-        )
+    def _edf_command(self, command: str, *arguments: str) -> tuple[str, ...]:
+        return (self._python, "-I", "-m", "gipfel_cluster.edf", command, "--json", *arguments)
+
+    async def _run_json(self, argv: Sequence[str], problem: str, *, stdin: str = "") -> Any:
+        """Return what a command prints as JSON; `problem` says what is not possible without it."""
+        result = await self._run(argv, stdin=stdin)
+        try:
+            return json.loads(result.output)
+        except ValueError:
+            raise GipfelError(f"{problem}: {_last(result)}.") from None
 
     async def _run(self, argv: Sequence[str], *, stdin: str = "", limit: float = 0.0) -> CommandResult:
         """Run a command as the user, in the home directory if there is one, as the job does."""

@@ -20,7 +20,7 @@ from gipfel_cluster.runtime.model import DESCRIPTION, Description, read_descript
 from gipfel_cluster.scheduler.machine import current_user_name
 from gipfel_cluster.scheduler.protocol import Scheduler
 
-from ..cluster import Cluster, ClusterSettings, PollSettings, read_clusters, shared_cluster
+from ..cluster import Cluster, ClusterSettings, read_clusters, shared_cluster
 from ..cluster.cache import AsyncCache, Cached
 from ..cluster.watcher import JobWatcher
 from ..form.options import OptionError
@@ -132,11 +132,9 @@ class ServerPlacement:
             settings,
             is_only_cluster=not traits.clusters,
             state_folder=Path(traits.state_folder),
-            polling=PollSettings(
-                answer_limit=traits.answer_limit,
-                interval=traits.watch_interval,
-                calm_interval=traits.calm_interval,
-            ),
+            answer_limit=traits.answer_limit,
+            interval=traits.watch_interval,
+            calm_interval=traits.calm_interval,
             log=traits.log,
         )
 
@@ -269,20 +267,16 @@ async def cluster_has_notebook(placement: ServerPlacement, settings: ClusterSett
     except GipfelError:
         # There is no unix account, or the runtime can't be read; a start reports that.
         return False
-    return await offers_notebook(settings, python)
+    return await asyncio.to_thread(offers_notebook, settings.runtime, python)
 
 
-async def offers_notebook(settings: ClusterSettings, python: str) -> bool:
-    """Return whether every server of a cluster has Jupyter Notebook.
+def offers_notebook(runtime: str, python: str) -> bool:
+    """Return whether every server of a cluster with this runtime has Jupyter Notebook.
 
     It must be installed in the runtime, for servers in a container, and in the environment of ``python``, the
     interpreter outside the container, for servers without one. The environment of an interpreter that is
     neither the hub's nor the runtime's is unknown; the result is then false.
     """
-    return await asyncio.to_thread(_offers_notebook, settings.runtime, python)
-
-
-def _offers_notebook(runtime: str, python: str) -> bool:
     try:
         description = _description(runtime, Path(runtime).stat().st_mtime_ns) if runtime else None
     except (GipfelError, OSError):
