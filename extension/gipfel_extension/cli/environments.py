@@ -111,7 +111,7 @@ def _image_verdict(checked: "Resolution") -> "SecurityVerdict | None":
     if not checked.edf or not checked.edf.image:
         return None
     entry = checked.entries_by_key.get("image")
-    declared = f"{entry.file}:{entry.line}" if entry and entry.line else ""
+    declared = f"{entry.source.file}:{entry.line}" if entry and entry.line else ""
     return image_verdict(checked.edf.image, declared=declared)
 
 
