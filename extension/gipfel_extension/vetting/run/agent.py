@@ -46,8 +46,8 @@ from .rendezvous import RENDEZVOUS_VARIABLE, AgentSocket, Rendezvous
 SILENCE_S = 30.0
 #: Seconds within which the coordinator must be found.
 FIND_LIMIT_S = 120.0
-_WORKER_SILENCE_S = 30.0
-_TICK_MS = 500
+_WORKER_SILENCE_S, _WORKER_END_S = 30.0, 5.0
+_TICK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOST_STATUS = 1
 
@@ -122,7 +122,8 @@ class Agent:
                 return _LOST_STATUS
             if not self._welcomed and self._rendezvous is not None and not self._rendezvous.port:
                 return _LOST_STATUS
-            self._watch_worker()
+            if self._worker is not None and time.monotonic() - self._worker_last_heard > _WORKER_SILENCE_S:
+                self._lose_worker("no longer responded")
             end = self._listen()
             if end is not None:
                 self._send(AgentEnded())
@@ -146,13 +147,12 @@ class Agent:
                 self._link.close()
             host, self._address = reached
             self._link, self._rendezvous = AgentSocket(found, host), found
-        gpus = count_gpus(self._environment)
         self._send(
             Hello(
                 token=found.token,
                 node=self._node,
                 address=self._address,
-                gpus=gpus or 0,
+                gpus=count_gpus(self._environment) or 0,
                 switch=switch_name(self._environment),
                 redundant=self._redundant,
             )
@@ -163,18 +163,14 @@ class Agent:
         """Handle messages of the coordinator and the worker for half a second; return the end of the run."""
         if self._link is None:
             return None
-        poller = zmq.Poller()
-        poller.register(self._link.socket, zmq.POLLIN)
-        worker = self._worker.stdout.fileno() if self._worker and self._worker.stdout else None
-        if worker is not None:
-            poller.register(worker, zmq.POLLIN)
-        ready = {each: True for each, _ in poller.poll(_TICK_MS)}
+        worker = [self._worker.stdout.fileno()] if self._worker and self._worker.stdout else []
+        ready, _, _ = zmq.select([self._link.socket, *worker], [], [], _TICK_S)
         if self._welcomed:
             self._send(Heartbeat())
         self._send_to_worker(Heartbeat())
         # The worker may have been lost while sending to it.
-        if worker is not None and worker in ready and self._worker is not None:
-            self._on_worker_output(os.read(worker, 1 << 16))
+        if self._worker is not None and any(each in ready for each in worker):
+            self._on_worker_output(os.read(worker[0], 1 << 16))
         while self._link.socket in ready:
             try:
                 message = from_coordinator(self._link.socket.recv(zmq.NOBLOCK))
@@ -239,11 +235,6 @@ class Agent:
                 self._task = None
             self._send(message)
 
-    def _watch_worker(self) -> None:
-        worker = self._worker
-        if worker is not None and time.monotonic() - self._worker_last_heard > _WORKER_SILENCE_S:
-            self._lose_worker("no longer responded")
-
     def _lose_worker(self, how: str) -> None:
         """Report the running task as lost; the next task starts a new worker."""
         self._end_worker()
@@ -260,16 +251,12 @@ class Agent:
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        with contextlib.suppress(OSError):
-            if worker.stdin:
-                worker.stdin.close()
         try:
-            worker.wait(5)
+            # This closes the worker's standard input, at which it ends.
+            worker.communicate(timeout=_WORKER_END_S)
         except subprocess.TimeoutExpired:
             worker.kill()
-            worker.wait(5)
-        if worker.stdout:
-            worker.stdout.close()
+            worker.wait(_WORKER_END_S)
 
     def _send(self, message: Message) -> None:
         if self._link:

@@ -2,7 +2,7 @@
 
 It has a single thread, so that it can fork, and exchanges lines of JSON with its agent. The two watch each
 other: a silent agent is killed with its descendants, so that a stopped agent does not keep its job step
-alive. Each check runs in a child process (`check_locally`), which can be killed.
+alive. Each check runs in a child process, which can be killed.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from functools import cached_property, partial
 
 from pydantic import TypeAdapter
 
@@ -69,12 +70,11 @@ class Worker:
         self._node = node
         self._gpus = gpus
         self._environment = dict(environment)
-        self._python = ""
         self._server: ForkServer | None = None
         self._import_reported = False
-        self._waiting: RunCheck | None = None
-        self._check: tuple[RunCheck, Child] | None = None
-        self._ranks: RunRanks | None = None
+        #: A check without a child waits for the import of torch.
+        self._task: RunCheck | RunRanks | None = None
+        #: The processes of the task by rank; that of a check has rank 0.
         self._children: dict[int, Child] = {}
         self._results: dict[int, RankResult] = {}
         self._last_heard = time.monotonic()
@@ -87,8 +87,7 @@ class Worker:
         with selectors.DefaultSelector() as ready:
             ready.register(0, selectors.EVENT_READ)
             while self._watch_agent():
-                busy = self._waiting is not None or self._check is not None or self._ranks is not None
-                if ready.select(_BUSY_S if busy else _IDLE_S):
+                if ready.select(_IDLE_S if self._task is None else _BUSY_S):
                     piece = os.read(0, 1 << 16)
                     if not piece:
                         break
@@ -119,106 +118,98 @@ class Worker:
         match from_coordinator(line):
             case RunCheck() as message:
                 self._end_all()
+                self._task = message
                 if message.torch:
                     self._import_torch()
-                self._waiting = message
             case RunRanks() as message:
                 self._end_all()
+                self._task = message
                 self._start_ranks(message)
-            case Stop(task=task):
-                self._stop(task)
-
-    def _stop(self, task: int) -> None:
-        if self._ranks and self._ranks.task == task:
-            for child in self._children.values():
-                child.kill()
-        elif self._check and self._check[0].task == task:
-            self._check[1].kill()
-        elif self._waiting and self._waiting.task == task:
-            self._waiting = None
+            case Stop(task=task) if self._task is not None and self._task.task == task:
+                if not self._children:
+                    self._task = None
+                for child in self._children.values():
+                    child.kill()
 
     def _import_torch(self) -> None:
         """Start the import of torch in the fork server; if that fails, each probe imports torch itself."""
         if self._server is None:
             with contextlib.suppress(OSError):
-                self._server = ForkServer(self._python_for_probes(), self._environment)
+                self._server = ForkServer(self._python, self._environment)
 
-    def _start_waiting(self) -> None:
-        """Start the requested check; if it needs torch, when the import has ended."""
+    def _watch_import(self) -> bool:
+        """Report the end of torch's import once; return whether the import is still running."""
         server = self._server
         importing = server is not None and server.importing
         if server and server.can_fork and server.imported and not self._import_reported:
             self._import_reported = True
             _send(TorchImported(seconds=server.imported.seconds))
-        message = self._waiting
-        if message is None or (importing and message.torch == "now"):
-            return
-        self._waiting = None
-        if server and server.timed_out and message.torch == "now":
+        return importing
+
+    def _start_waiting(self, message: RunCheck) -> None:
+        """Start the requested check, or report that it needs torch, which can't be imported."""
+        if self._server and self._server.timed_out and message.torch == "now":
+            self._task = None
             problem = f"torch could not be imported within {IMPORT_LIMIT_S:g} s."
             _send(CheckDone(task=message.task, problem=problem))
         else:
-            self._check = (message, self._start_check(message))
-
-    def _start_check(self, message: RunCheck) -> Child:
-        python, server = self._python_for_probes(), self._server
-
-        def check() -> bytes:
-            return check_locally(
-                message.entry,
+            context = CheckContext(
                 node=self._node,
-                gpus=self._gpus,
-                python=python,
                 environment=self._environment,
-                server=server,
+                host=Host(),
+                gpus=Nvml(self._environment),
+                probes=LocalProbes(self._python, self._environment, self._server),
+                expected_gpus=self._gpus,
             )
-
-        # The grace time lets the check report its time limit itself.
-        return start_function(check, limit_s=message.limit_s + _GRACE_S)
+            # The grace time lets the check report its time limit itself.
+            limit = message.limit_s + _GRACE_S
+            self._children[0] = start_function(partial(_results, message.entry, context), limit_s=limit)
 
     def _start_ranks(self, message: RunRanks) -> None:
-        self._ranks, self._results = message, {}
+        self._results = {}
         for local, rank in enumerate(message.ranks):
             try:
                 self._children[rank] = start_probe(
-                    message.spec, python=self._python_for_probes(), environment=self._environment,
+                    message.spec, python=self._python, environment=self._environment,
                     variables=_rank_variables(message, rank, local), server=self._server,
                 )  # fmt: skip
             except OSError as error:
                 answer = ProbeAnswer(error=f"{self._python} can't be started: {error.strerror}.")
                 self._results[rank] = RankResult(rank=rank, answer=answer, died=True)
 
-    def _python_for_probes(self) -> str:
-        self._python = self._python or python_for_probes(self._environment)
-        return self._python
+    @cached_property
+    def _python(self) -> str:
+        return python_for_probes(self._environment)
 
     def _advance(self) -> None:
-        self._start_waiting()
-        if self._check and self._check[1].advance():
-            message, child = self._check
-            self._check = None
-            _send(_check_done(message, child))
-            self._end_strays()
+        importing, task = self._watch_import(), self._task
+        if isinstance(task, RunCheck) and not self._children and not (importing and task.torch == "now"):
+            self._start_waiting(task)
         for rank, child in list(self._children.items()):
             if child.advance():
                 del self._children[rank]
-                self._results[rank] = result = _rank_result(rank, child)
-                if self._ranks and (result.died or result.answer.error) and self._children:
-                    _send(RankDied(task=self._ranks.task))
-        if self._ranks and not self._children:
-            results = tuple(self._results[rank] for rank in self._ranks.ranks)
-            _send(RanksFinished(task=self._ranks.task, results=results))
-            self._ranks = None
-            self._end_strays()
+                self._on_end(rank, child)
+        if isinstance(self._task, RunRanks) and not self._children:
+            results = tuple(self._results[rank] for rank in self._task.ranks)
+            self._finish(RanksFinished(task=self._task.task, results=results))
+
+    def _on_end(self, rank: int, child: Child) -> None:
+        if isinstance(self._task, RunCheck):
+            self._finish(_check_done(self._task, child))
+        elif self._task:
+            self._results[rank] = result = _rank_result(rank, child)
+            if (result.died or result.answer.error) and self._children:
+                _send(RankDied(task=self._task.task))
+
+    def _finish(self, message: Message) -> None:
+        self._task = None
+        _send(message)
+        self._end_strays()
 
     def _end_all(self) -> None:
-        self._waiting = None
-        if self._check:
-            self._check[1].kill()
-            self._check = None
         for child in self._children.values():
             child.kill()
-        self._children, self._ranks = {}, None
+        self._children, self._task = {}, None
         self._end_strays()
 
     def _end_strays(self) -> None:
@@ -238,24 +229,7 @@ class Worker:
                 pass
 
 
-def check_locally(
-    entry: ProtocolCheck,
-    *,
-    node: str,
-    gpus: int | None,
-    python: str,
-    environment: Mapping[str, str],
-    server: ForkServer | None = None,
-) -> bytes:
-    """Return the results of one entry of a protocol on this node, as JSON."""
-    context = CheckContext(
-        node=node,
-        environment=environment,
-        host=Host(),
-        gpus=Nvml(environment),
-        probes=LocalProbes(python, environment, server),
-        expected_gpus=gpus,
-    )
+def _results(entry: ProtocolCheck, context: CheckContext) -> bytes:
     return RESULTS.dump_json(tuple(run_check(entry, context)))
 
 
