@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue
 
@@ -81,17 +81,15 @@ class Owner(StrEnum):
     SITE = "site"
 
 
-class Finding(Frozen):
-    """Result of a check for one subject, before thresholds are applied.
+class Conclusion(Frozen):
+    """Verdict on one subject, with its reason; base class of `Finding` and `CheckResult`.
 
     Parameters
     ----------
-    verdict
-        ``PASS`` where nothing is wrong; the threshold is applied to the measurement later.
-    subject
-        A GPU's UUID, "a|b" for a pair or a link, "all"; empty for the node itself.
-    model
-        The GPU's model by NVML, for thresholds that depend on it.
+    reason
+        One sentence that is understood without context.
+    measurement
+        The measured value, in `unit`; None if nothing was measured.
     samples
         The samples behind the measurement, without the first one.
     owner
@@ -101,20 +99,35 @@ class Finding(Frozen):
     verdict: Verdict
     reason: str
     fix: str = ""
-    subject: str = ""
     measurement: Measurement = None
     unit: str = ""
     samples: tuple[Sample, ...] = ()
-    model: str = ""
     owner: Owner | None = None
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
 
-    def with_verdict(self, verdict: Verdict, reason: str, **changes: object) -> "Finding":
-        """Return the finding with another verdict and reason, and with other changed fields."""
-        return self.model_copy(update={"verdict": verdict, "reason": reason, **changes})
+    def with_verdict(self, verdict: Verdict, reason: str, **changes: object) -> Self:
+        """Return a copy with another verdict and reason, and with other changed fields."""
+        return self.model_copy(update={"verdict": verdict, "reason": one_line(reason), **changes})
 
 
-class CheckResult(Frozen):
+class Finding(Conclusion):
+    """Result of a check for one subject, before thresholds are applied.
+
+    Its verdict is ``PASS`` where nothing is wrong; the threshold is applied to the measurement later.
+
+    Parameters
+    ----------
+    subject
+        A GPU's UUID, "a|b" for a pair or a link, "all"; empty for the node itself.
+    model
+        The GPU's model by NVML, for thresholds that depend on it.
+    """
+
+    subject: str = ""
+    model: str = ""
+
+
+class CheckResult(Conclusion):
     """One verdict of a report.
 
     Parameters
@@ -127,10 +140,6 @@ class CheckResult(Frozen):
         A GPU's UUID, a node, "a|b" for a pair or a link, or "all".
     node
         The node that the verdict counts for; empty if it does not count for a single node.
-    reason
-        One sentence that is understood without context.
-    measurement
-        The measured value, in `unit`; None if nothing was measured.
     threshold
         The threshold as text, with its source; empty if there is none.
     seconds
@@ -145,18 +154,10 @@ class CheckResult(Frozen):
     scope: Scope
     subject: str
     node: str = ""
-    verdict: Verdict
-    reason: str
-    fix: str = ""
-    measurement: Measurement = None
-    unit: str = ""
-    samples: tuple[Sample, ...] = ()
     threshold: str = ""
     started_ns: int = 0
     seconds: Annotated[float, Field(ge=0)] = 0.0
     severity: Severity = Severity.ERROR
-    owner: Owner | None = None
-    evidence: dict[str, JsonValue] = Field(default_factory=dict)
 
     @property
     def applies(self) -> bool:
@@ -172,10 +173,6 @@ class CheckResult(Frozen):
     def is_consequence(self) -> bool:
         """Return whether the check was not run because of another result, which names the fault."""
         return self.verdict is Verdict.NOT_RUN and self.evidence.get("consequence") is True
-
-    def with_verdict(self, verdict: Verdict, reason: str, **changes: object) -> "CheckResult":
-        """Return the result with another verdict and reason, and with other changed fields."""
-        return self.model_copy(update={"verdict": verdict, "reason": one_line(reason), **changes})
 
 
 #: Faults that other nodes would have too come first: other nodes help only where nothing else is wrong.

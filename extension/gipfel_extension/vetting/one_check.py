@@ -96,7 +96,9 @@ def run_check(entry: ProtocolCheck, context: CheckContext) -> list[CheckResult]:
     return [result_of(entry, finding, context.node, started_ns, seconds) for finding in findings]
 
 
-def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
+def _findings(  # noqa: PLR0911 - one return for each reason without a verdict
+    entry: ProtocolCheck, context: CheckContext
+) -> Sequence[Finding]:
     try:
         if entry.problem:
             return [_unfinished(entry.problem, entry.fix, Owner.PROTOCOL)]
@@ -107,8 +109,11 @@ def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
             return []
         findings = check.run(context)
         return [judge(Finding.model_validate(each), entry.threshold, type_=entry.type) for each in findings]
-    except (MissingRequirement, ReadingError) as error:
-        return [_unfinished(error.problem, error.fix, getattr(error, "owner", None))]
+    except MissingRequirement as error:
+        return [_unfinished(error.problem, error.fix, error.owner)]
+    except ReadingError as error:
+        # A job without GPUs has a protocol that does not fit it.
+        return [_unfinished(error.problem, error.fix, None if context.expected_gpus else Owner.PROTOCOL)]
     # A check may come from another package: an exception in it must not make the node pass.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         text = one_line(f"{type(error).__name__}: {error}")[:400]

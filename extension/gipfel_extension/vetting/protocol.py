@@ -5,6 +5,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,16 @@ from .threshold import Threshold, quantity
 PROTOCOL = "protocol"
 
 
-class ProtocolCheck(Frozen):
+class CheckColumn(Frozen):
+    """Check of a protocol, which is a column of a report's grid."""
+
+    name: str
+    type: str
+    scope: Scope
+    severity: Severity = Severity.ERROR
+
+
+class ProtocolCheck(CheckColumn):
     """One entry of a protocol.
 
     Parameters
@@ -45,10 +55,7 @@ class ProtocolCheck(Frozen):
         Line in the protocol's file; 0 if there is no file.
     """
 
-    name: str
-    type: str
     scope: Scope = Scope.NODE
-    severity: Severity = Severity.ERROR
     time_limit_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     tolerate_degraded: bool = False
     skip_if_alone: bool = False
@@ -106,6 +113,18 @@ class VettingProtocol(Frozen):
     def runnable(self) -> tuple[ProtocolCheck, ...]:
         """Return the checks that can be run, in their order."""
         return tuple(check for check in self.checks if not check.problem)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, ProtocolCheck]:
+        """Return the checks by their names."""
+        return {check.name: check for check in self.checks}
+
+    def vets(self, result: CheckResult) -> bool:
+        """Return whether a result does not keep its node from being vetted."""
+        if result.severity is not Severity.ERROR or result.not_required:
+            return True
+        entry = self.by_name.get(result.check)
+        return entry.vets(result.verdict) if entry else result.verdict is Verdict.PASS
 
     @property
     def digest(self) -> str:

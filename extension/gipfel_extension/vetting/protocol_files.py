@@ -160,9 +160,6 @@ def find_protocol(name: str, *, directory: Path, environment: Mapping[str, str])
 
 def known_protocols(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the names of protocols and their files; "shipped" for those of Gipfel."""
-    found: dict[str, str] = {}
-    for path in sorted(own_protocols(environment).glob("*.y*ml")):
-        found.setdefault(path.stem, str(path))
-    for name in shipped_protocols():
-        found.setdefault(name, "shipped")
-    return found
+    # A name's file with the suffix .yaml comes before one with .yml, as for `find_protocol`.
+    paths = sorted(own_protocols(environment).glob("*.y*ml"), reverse=True)
+    return dict.fromkeys(shipped_protocols(), "shipped") | {path.stem: str(path) for path in paths}

@@ -13,20 +13,11 @@ from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from ..telemetry.files import read_regular
 from .model import CheckResult, Owner, Scope, Severity, Verdict, owner_priority, with_owners, worst
-from .protocol import ProtocolCheck, VettingProtocol
+from .protocol import CheckColumn, VettingProtocol
 
 REPORT, GOOD_NODES, BAD_NODES = "vetting.json", "good_nodes.txt", "bad_nodes.txt"
 #: Twice the report of ten thousand nodes with ten checks each.
 MAX_REPORT_BYTES = 64 << 20
-
-
-class CheckColumn(Frozen):
-    """Check of the protocol, which is a column of the grid."""
-
-    name: str
-    type: str
-    scope: Scope
-    severity: Severity = Severity.ERROR
 
 
 class NodeReport(Frozen):
@@ -147,73 +138,65 @@ def read_report(path: Path) -> VettingReport:
         raise GipfelError(f"{path} is not a vetting report: {first['msg']}.") from error
 
 
-def judge_nodes(
+def _judge_nodes(
     protocol: VettingProtocol,
     nodes: Sequence[str],
     results: Sequence[CheckResult],
-    running: Mapping[str, str] | None = None,
+    running: Mapping[str, str],
+    torch_import_s: Mapping[str, float],
 ) -> tuple[NodeReport, ...]:
     """Return the summary of each node; a node without results is not vetted."""
-    entries = {entry.name: entry for entry in protocol.checks}
     by_node: dict[str, list[CheckResult]] = {node: [] for node in nodes}
     for result in results:
         if result.node in by_node:
             by_node[result.node].append(result)
-    links = _bad_links(results, entries)
+    links = _bad_links(protocol, results)
     for node in _nodes_to_drop_for_links(links):
         by_node.get(node, []).extend(each for ends, each in links if node in ends)
-    running = running or {}
     # Results of links have no node either, but count only for their ends.
     common = [each for each in results if not each.node and "|" not in each.subject]
     for_all = [each for each in common if each.severity is Severity.ERROR]
-    return tuple(_judge_node(node, by_node[node], for_all, entries, running.get(node, "")) for node in nodes)
+    return tuple(
+        _judge_node(protocol, node, by_node[node], for_all).model_copy(
+            update={"running": running.get(node, ""), "torch_import_s": torch_import_s.get(node)}
+        )
+        for node in nodes
+    )
 
 
 def _judge_node(
-    node: str,
-    results: Sequence[CheckResult],
-    for_all: Sequence[CheckResult],
-    entries: Mapping[str, ProtocolCheck],
-    running: str,
+    protocol: VettingProtocol, node: str, results: Sequence[CheckResult], for_all: Sequence[CheckResult]
 ) -> NodeReport:
-    deciding = [each for each in results if each.severity is Severity.ERROR]
-    tested = any(each.applies for each in (*deciding, *for_all))
+    deciding = [*(each for each in results if each.severity is Severity.ERROR), *for_all]
+    tested = any(each.applies for each in deciding)
     with_result = {each.check for each in (*results, *for_all)}
     missing = [
         entry
-        for entry in entries.values()
-        if not entry.problem and entry.severity is Severity.ERROR and entry.name not in with_result
+        for entry in protocol.runnable
+        if entry.severity is Severity.ERROR and entry.name not in with_result
     ]
-    bad = [each for each in (*deciding, *for_all) if not _vets(each, entries)]
+    bad = [each for each in deciding if not protocol.vets(each)]
     bad.sort(key=lambda each: owner_priority(each.owner))
     reasons = [f"{each.check}: {each.reason}" for each in bad]
     reasons += [f"{entry.name}: It gave no verdict." for entry in missing]
-    verdicts = [each.verdict for each in (*deciding, *for_all) if not each.not_required]
+    verdicts = [each.verdict for each in deciding if not each.not_required]
     verdicts += [Verdict.NOT_RUN for _ in missing]
     return NodeReport(
         node=node,
         verdict=worst(verdicts),
         vetted=tested and not bad and not missing,
-        running=running,
         reasons=tuple(reasons) or (() if tested else ("No check of severity error has tested this node.",)),
         owner=bad[0].owner if bad else None,
     )
 
 
-def _vets(result: CheckResult, entries: Mapping[str, ProtocolCheck]) -> bool:
-    if result.severity is not Severity.ERROR or result.not_required:
-        return True
-    entry = entries.get(result.check)
-    return entry.vets(result.verdict) if entry else result.verdict is Verdict.PASS
-
-
 def _bad_links(
-    results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]
+    protocol: VettingProtocol, results: Iterable[CheckResult]
 ) -> list[tuple[tuple[str, ...], CheckResult]]:
     return [
         (tuple(each.subject.split("|")), each)
         for each in results
-        if not each.node and "|" in each.subject and not _vets(each, entries)
+        if not each.node and "|" in each.subject and not protocol.vets(each)
     ]
 
 
@@ -246,8 +229,7 @@ def make_report(
     """Return the report of the current results."""
     results = with_owners(results)
     imports = torch_import_s or {}
-    summaries = judge_nodes(protocol, nodes, results, running)
-    judged = tuple(each.model_copy(update={"torch_import_s": imports.get(each.node)}) for each in summaries)
+    judged = _judge_nodes(protocol, nodes, results, running or {}, imports)
     # That a run was cut short before a check is not a node's fault.
     counted = results if complete else [each for each in results if each.verdict is not Verdict.NOT_RUN]
     faulty = _faulty_nodes(protocol, judged, counted)
@@ -293,7 +275,6 @@ def _unfit(protocol: VettingProtocol, results: Sequence[CheckResult]) -> set[str
 
     Group checks without a conclusion do not count, because they may not have had time.
     """
-    entries = {entry.name: entry for entry in protocol.checks}
     unfinished = {Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
     counted = [
         each
@@ -301,19 +282,18 @@ def _unfit(protocol: VettingProtocol, results: Sequence[CheckResult]) -> set[str
         if not each.is_consequence
         and not (each.scope in {Scope.PAIR, Scope.ALL} and each.verdict in unfinished)
     ]
-    alone = {each.node for each in counted if each.node and not _vets(each, entries)}
-    return alone | set(_nodes_to_drop_for_links(_bad_links(counted, entries)))
+    alone = {each.node for each in counted if each.node and not protocol.vets(each)}
+    return alone | set(_nodes_to_drop_for_links(_bad_links(protocol, counted)))
 
 
 def _faulty_nodes(
     protocol: VettingProtocol, judged: Sequence[NodeReport], results: Sequence[CheckResult]
 ) -> Collection[str]:
     """Return the nodes with a fault of their own; ``inconclusive`` and faults of links do not count."""
-    entries = {entry.name: entry for entry in protocol.checks}
     faulty = {
         each.node
         for each in results
-        if each.owner is Owner.NODE and each.verdict is not Verdict.INCONCLUSIVE and not _vets(each, entries)
+        if each.owner is Owner.NODE and each.verdict is not Verdict.INCONCLUSIVE and not protocol.vets(each)
     }
     return [each.node for each in judged if not each.vetted and each.node in faulty]
 

@@ -125,7 +125,7 @@ def _absolute_verdict(
     readings: Sequence[Reading], state: PairState, evidence: Evidence
 ) -> tuple[Verdict, str, str] | None:
     """Return a verdict that needs no comparison of pairs: below the floor, or all pairs slow; else None."""
-    settings, reference = state.settings, evidence.reference or 0.0
+    settings, reference = state.settings, evidence.healthy.reference or 0.0
     best = max(statistics.median(each.measurement.samples) for each in readings if each.measurement.samples)
     if settings.floor and best < settings.floor:
         floor = with_unit(settings.floor, state.unit)
@@ -207,8 +207,8 @@ def _noise_limit(readings: Sequence[Reading], state: PairState, evidence: Eviden
     """
     counts = [len(each.measurement.samples) for each in readings if each.measurement.samples]
     partners = len({each.pair for each in readings})
-    of_median = _MEDIAN_DEVIATION * evidence.spread / math.sqrt(sum(counts)) if counts else 0.0
-    return state.settings.mads * max(evidence.noise / math.sqrt(partners), of_median)
+    of_median = _MEDIAN_DEVIATION * evidence.healthy.spread / math.sqrt(sum(counts)) if counts else 0.0
+    return state.settings.mads * max(evidence.healthy.noise / math.sqrt(partners), of_median)
 
 
 def _deviation_of_slow_paths(node: str, evidence: Evidence) -> float:
@@ -250,19 +250,19 @@ def _two_modes(readings: Sequence[Reading], evidence: Evidence) -> float:
     A steady loss has no lower mode, because it leaves no good samples.
     """
     samples = sorted(sample for each in readings for sample in each.measurement.samples)
-    if not samples or not evidence.reference or not any(each.mixed for each in readings):
+    if not samples or not evidence.healthy.reference or not any(each.mixed for each in readings):
         return 0.0
     lower, upper = two_modes(samples)
     low = lower if lower != upper else percentile(samples, 0.1)
-    below = 1.0 - low / evidence.reference
-    return below if below >= LOW_MODE_DEVIATIONS * evidence.spread else 0.0
+    below = 1.0 - low / evidence.healthy.reference
+    return below if below >= LOW_MODE_DEVIATIONS * evidence.healthy.spread else 0.0
 
 
 def _cleared_verdict(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, str, str]:
     good = [each for each in evidence.readings.get(node, ()) if not each.slow]
     below, settings = _below(good), state.settings
     best = max(statistics.median(each.measurement.samples) for each in good)
-    if below >= settings.degraded_below and below >= settings.mads * evidence.noise / len(good) ** 0.5:
+    if below >= max(settings.degraded_below, settings.mads * evidence.healthy.noise / len(good) ** 0.5):
         text = f"{below:.1%} below the other pairs in {len(good)} round(s)."
         return Verdict.DEGRADED, text, _SMALL_LOSS
     return (
@@ -330,7 +330,7 @@ def _evidence(
     below = _below(slow if verdict is Verdict.FAIL else list(own))
     lower, upper = two_modes(sorted(samples)) if samples else (0.0, 0.0)
     values: dict[str, JsonValue] = {
-        "part": "node", "below": round(below, 4), "mads": round(below / evidence.noise, 1),
+        "part": "node", "below": round(below, 4), "mads": round(below / evidence.healthy.noise, 1),
         "rounds": len({each.measurement.round for each in own}),
         "slow_with": [*sorted({each.other(node) for each in slow})], "good_with": list[JsonValue](good[:20]),
         "busy_rounds": list[JsonValue](sorted(evidence.busy)),

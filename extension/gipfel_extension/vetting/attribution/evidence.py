@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .measurements import (
     MAX_SLOW_SHARE,
+    HealthyPairs,
     PairMeasurement,
     PairState,
     Reading,
@@ -39,8 +40,8 @@ class Evidence:
 
     Parameters
     ----------
-    reference, noise, spread
-        See `HealthyPairs`.
+    healthy
+        Statistics of the healthy pairs, with which the others are compared.
     readings
         Readings by node, in their order, without slow ones of busy rounds.
     busy
@@ -59,9 +60,7 @@ class Evidence:
         A group of nodes that is slow with all others; None if the topology is known.
     """
 
-    reference: float | None
-    noise: float
-    spread: float
+    healthy: HealthyPairs
     readings: Mapping[str, tuple[Reading, ...]]
     busy: frozenset[int]
     explained: Explanation
@@ -133,7 +132,7 @@ def collect_evidence(state: PairState) -> Evidence:
     )
     own = {node: tuple(ledger.own[node]) for node in state.nodes if ledger.own[node]}
     return Evidence(
-        healthy.reference, healthy.noise, healthy.spread, own, busy, explained, recheck, cleared,
+        healthy, own, busy, explained, recheck, cleared,
         good_partners, unmistakable, separate,
     )  # fmt: skip
 

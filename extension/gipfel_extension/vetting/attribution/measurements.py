@@ -60,8 +60,23 @@ class PairSettings(Frozen):
     baseline: Annotated[Quantity, Field(ge=0)] = 0.0
 
 
-class PairMeasurement(Frozen):
-    """One pair in one round.
+class PlannedPair(Frozen):
+    """Two nodes that are to be measured together in a round.
+
+    Parameters
+    ----------
+    role
+        "survey", "ring" (neighbours in the job's ring that the survey has not paired), "suspect" (a suspect
+        with a cleared node, or a slow pair again) or "control" (two cleared nodes).
+    """
+
+    first: str
+    second: str
+    role: Role = "survey"
+
+
+class PairMeasurement(PlannedPair):
+    """Measurement of a pair in one round.
 
     Parameters
     ----------
@@ -71,26 +86,12 @@ class PairMeasurement(Frozen):
         Why there are no samples, as one sentence.
     accused
         The nodes of the pair that did not respond at all, where that is known.
-    role
-        "survey", "ring" (neighbours in the job's ring that the survey has not paired), "suspect" (a suspect
-        with a cleared node, or a slow pair again) or "control" (two cleared nodes).
     """
 
     round: int
-    first: str
-    second: str
     samples: tuple[float, ...] = ()
     error: str = ""
     accused: tuple[str, ...] = ()
-    role: Role = "survey"
-
-
-class PlannedPair(Frozen):
-    """Two nodes that are to be measured together in a round."""
-
-    first: str
-    second: str
-    role: Role = "survey"
 
 
 class PairRound(Frozen):

@@ -20,7 +20,6 @@ from .gpus import (
     inconclusive,
     not_reported,
     passed,
-    read_gpus,
 )
 
 #: XIDs after which a GPU or its memory can't be trusted: those in Azure's list for ND H100 v5, and 95, an
@@ -136,7 +135,7 @@ class Xid(BaseCheck):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        read_gpus(context)
+        context.gpus.read()
         now = float(context.host.text("/proc/uptime").split()[0])
         text = _kernel_log(context.host)
         log = text.splitlines()

@@ -1,7 +1,7 @@
 """Checks of the job's GPUs: count, memory, processes, compute mode.
 
-The base classes `BaseCheck` and `GpuCheck`, `read_gpus`, `not_reported`, and the
-functions that return a finding of one verdict are used by other checks too.
+The base classes `BaseCheck` and `GpuCheck`, `not_reported`, and the functions that return a finding of one
+verdict are used by other checks too.
 """
 
 from abc import abstractmethod
@@ -12,9 +12,9 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, OneLine, pluralize
 
-from ..check import CheckContext, Host, MissingRequirement
-from ..gpus import GpuReading, Process, ReadingError
-from ..model import Finding, Owner, Scope, Verdict
+from ..check import CheckContext, Host
+from ..gpus import GpuReading, Process
+from ..model import Finding, Scope, Verdict
 from ..threshold import Quantity, with_unit
 
 #: What to do about a faulty node.
@@ -22,33 +22,10 @@ ANOTHER_NODE = "Use another node, and tell the operators."
 Mode = Literal["default", "exclusive_process", "exclusive_thread", "prohibited"]
 
 
-def read_gpus(context: CheckContext) -> tuple[GpuReading, ...]:
-    """Return the GPUs of this job on this node.
-
-    Raises
-    ------
-    MissingRequirement
-        There is no GPU, or NVML can't be used.
-    """
-    try:
-        found = context.gpus.read()
-    except ReadingError as error:
-        raise MissingRequirement(error.problem, error.fix, _owner(context)) from error
-    if not found:
-        fix = "Request GPUs for the job and for the container."
-        raise MissingRequirement("NVML lists no GPU.", fix, _owner(context))
-    return found
-
-
-def _owner(context: CheckContext) -> Owner | None:
-    """Return the protocol as the owner of a missing GPU if the job has no GPUs, else None."""
-    return None if context.expected_gpus else Owner.PROTOCOL
-
-
 def finding_per_gpu(context: CheckContext, judge: Callable[[GpuReading], Finding]) -> Sequence[Finding]:
     """Return the finding of `judge` for each GPU, with the GPU's UUID and model."""
     return [
-        judge(gpu).model_copy(update={"subject": gpu.uuid, "model": gpu.name}) for gpu in read_gpus(context)
+        judge(gpu).model_copy(update={"subject": gpu.uuid, "model": gpu.name}) for gpu in context.gpus.read()
     ]
 
 
@@ -117,7 +94,7 @@ class GpuCount(BaseCheck):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        gpus = read_gpus(context)
+        gpus = context.gpus.read()
         expected = self.count if self.count is not None else context.expected_gpus
         models = sorted({gpu.name for gpu in gpus})
         if expected is not None and len(gpus) != expected:

@@ -22,7 +22,6 @@ from .gpus import (
     inconclusive,
     not_reported,
     passed,
-    read_gpus,
 )
 
 #: Bits of NVML's clock-event mask that indicate a problem; idle, application clocks and sync boost do not.
@@ -68,7 +67,7 @@ class Clocks(BaseCheck):
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
         maxima: dict[str, float] = {}
-        for gpu in read_gpus(context):
+        for gpu in context.gpus.read():
             maxima[gpu.name] = max(maxima.get(gpu.name, 0.0), gpu.memory_clock_max_mhz or 0.0)
         return finding_per_gpu(context, lambda gpu: self._judge_reading(gpu, maxima.get(gpu.name, 0.0)))
 

@@ -141,22 +141,25 @@ def _codes(xids: object) -> tuple[int, ...]:
 
 
 @contextmanager
-def locked(path: Path, *, limit_s: float = _LOCK_LIMIT_S) -> Iterator[None]:
+def locked(
+    path: Path, problem: str = "The vetting history is in use.", *, limit_s: float = _LOCK_LIMIT_S
+) -> Iterator[None]:
     """Lock a file; continue without a lock where the file system, such as Lustre, does not support locks.
 
     Raises
     ------
     GipfelError
-        Another process holds the lock for longer than ``limit_s`` seconds.
-    OSError
-        The file can't be created.
+        The file can't be created, or another process holds the lock for longer than ``limit_s`` seconds; the
+        latter is the `problem`.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        fix = "Set GIPFEL_RUNS and GIPFEL_VETTING_HISTORY to directories that you can write to on every node."
+        raise GipfelError(f"{path} can't be written: {error.strerror}.", fix) from error
     try:
         if not lock_within(handle, limit_s):
-            raise GipfelError(
-                f"{path} is locked by another process.", "Try again after the other vetting run has ended."
-            )
+            raise GipfelError(problem, "Wait for the end of the other vetting run, or stop it.")
         yield
     finally:
         os.close(handle)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 from ..model import CheckResult, Owner, Scope, Verdict
@@ -66,6 +67,7 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.builder, self._pool = builder, pool
+        builder.torch_import_s = pool.torch_import_s
         self._agent_problem, self._tick, self._stop_early = agent_problem, tick, stop_early
         self._one_suffices = single_node_allowed
         self._skipped = skipped or {}
@@ -174,7 +176,7 @@ class Coordinator:
             torch = "later"
         return self._dispatcher.submit(
             node,
-            lambda task: RunCheck(task=task, entry=entry, limit_s=limit, torch=torch),
+            partial(RunCheck, entry=entry, limit_s=limit, torch=torch),
             limit + import_limit,
         )
 
@@ -193,7 +195,6 @@ class Coordinator:
                     + (problem or f"it had {self._connect_limit_s:g} s to do so."),
                 )
         self._report_lost()
-        self.builder.set_import_times(self._pool.torch_import_s)
         self._tick()
 
     def _report_lost(self) -> None:

@@ -177,7 +177,7 @@ class RunEnded(Exception):  # noqa: N818 - not an error
     """The run ends before all its checks are done: its time is up, or it was interrupted."""
 
 
-@dataclass
+@dataclass(eq=False)
 class PendingTask:
     """Task that an agent is working on.
 
@@ -221,16 +221,16 @@ class Dispatcher:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _open: dict[int, PendingTask] = field(default_factory=dict)
 
-    def submit(self, node: str, make: Callable[[int], Message], limit_s: float) -> PendingTask:
+    def submit(self, node: str, make: Callable[..., TaskMessage], limit_s: float) -> PendingTask:
         """Give a node a task that must be done within ``limit_s`` seconds.
 
-        ``make`` returns the message for a task number. The task of a lost node is done at once, without an
-        answer.
+        ``make`` returns the message for the argument ``task``, its number. The task of a lost node is done at
+        once, without an answer.
         """
         pending = PendingTask(next(self._numbers), node, time.monotonic() + limit_s + _REPORT_LIMIT_S)
         if node in self.pool.present:
             self._open[pending.number] = pending
-            self.pool.send(node, make(pending.number))
+            self.pool.send(node, make(task=pending.number))
         else:
             pending.done = True
         return pending

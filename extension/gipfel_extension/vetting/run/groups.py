@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..probing import ProbeAnswer, ProbeSpec
 from .dispatch import Dispatcher, PendingTask
@@ -38,8 +39,8 @@ class _Group:
     nodes: tuple[str, ...]
     port: PendingTask
     started: float = field(default_factory=time.monotonic)
-    tasks: list[PendingTask] = field(default_factory=list)
-    ranks_of_task: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: The tasks of the nodes, and their ranks.
+    tasks: dict[PendingTask, tuple[int, ...]] = field(default_factory=dict)
     died_at: float | None = None
     stopped: bool = False
     outcome: GroupOutcome | None = None
@@ -55,10 +56,7 @@ def run_groups(
     RunEnded
         The run ends before.
     """
-    open_groups = [
-        _Group(nodes, dispatcher.submit(nodes[0], lambda task: FindPort(task=task), _PORT_LIMIT_S))
-        for nodes in groups
-    ]
+    open_groups = [_Group(nodes, dispatcher.submit(nodes[0], FindPort, _PORT_LIMIT_S)) for nodes in groups]
     while not all(each.outcome for each in open_groups):
         dispatcher.process_messages()
         for group in open_groups:
@@ -98,21 +96,16 @@ def _start_ranks(dispatcher: Dispatcher, spec: ProbeSpec, group: _Group) -> None
     for hello, count in zip(hellos, counts, strict=True):
         ranks = tuple(range(first, first + count))
         first += count
-
-        def run(task: int, ranks: tuple[int, ...] = ranks, address: str = hello.address) -> RunRanks:
-            return RunRanks(
-                task=task,
-                spec=spec,
-                ranks=ranks,
-                world=sum(counts),
-                master=hellos[0].address,
-                port=found.port,
-                address=address,
-            )
-
-        pending = dispatcher.submit(hello.node, run, spec.time_limit_s)
-        group.tasks.append(pending)
-        group.ranks_of_task[pending.number] = ranks
+        make = partial(
+            RunRanks,
+            spec=spec,
+            ranks=ranks,
+            world=sum(counts),
+            master=hellos[0].address,
+            port=found.port,
+            address=hello.address,
+        )
+        group.tasks[dispatcher.submit(hello.node, make, spec.time_limit_s)] = ranks
 
 
 def _rank_count(spec: ProbeSpec, gpus: int, *, alone: bool) -> int:
@@ -131,7 +124,7 @@ def _has_failed(pending: PendingTask) -> bool:
 
 def _outcome(group: _Group, spec: ProbeSpec) -> GroupOutcome:
     seconds = time.monotonic() - group.started
-    answered = [(pending, _results(pending, group.ranks_of_task[pending.number])) for pending in group.tasks]
+    answered = [(pending, _results(pending, ranks)) for pending, ranks in group.tasks.items()]
     ends = [(pending.node, end) for pending, found in answered for end in found or ()]
     lost = tuple(pending.node for pending, found in answered if found is None)
     dead = tuple(node for node, end in ends if end.died)

@@ -159,7 +159,8 @@ class ReportBuilder:
         self.results: list[CheckResult] = list(protocol.problems())
         self.running: dict[str, str] = {}
         self.notes: list[str] = list(self.earlier_runs.problems)
-        self.torch_import_s: dict[str, float] = {}
+        #: Seconds that importing torch took, by node.
+        self.torch_import_s: Mapping[str, float] = {}
         self.changes = 0
         self._with_result = {(each.node, each.check) for each in self.results}
         self._next, self._written = 0.0, -1
@@ -189,12 +190,6 @@ class ReportBuilder:
         """Set the check that is running on a node; empty for none."""
         if self.running.get(node, "") != check:
             self.running[node] = check
-            self.changes += 1
-
-    def set_import_times(self, seconds: Mapping[str, float]) -> None:
-        """Set the seconds that importing torch took, by node."""
-        if seconds != self.torch_import_s:
-            self.torch_import_s = dict(seconds)
             self.changes += 1
 
     def has_verdict(self, node: str, check: str) -> bool:
@@ -238,12 +233,8 @@ class ReportBuilder:
 
 def failed_alone(builder: ReportBuilder) -> frozenset[str]:
     """Return the nodes that failed their own (single-node) checks."""
-    entries = {entry.name: entry for entry in builder.protocol.checks}
     return frozenset(
         each.node
         for each in builder.results
-        if each.node
-        and each.applies
-        and each.severity is Severity.ERROR
-        and not (each.check in entries and entries[each.check].vets(each.verdict))
+        if each.node and each.applies and not builder.protocol.vets(each)
     )

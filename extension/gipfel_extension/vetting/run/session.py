@@ -31,7 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Rounds of pairs that the default time limit of a run allows for.
 _DEFAULT_ROUNDS = 12
 _MARGIN_S = 60.0
-#: Seconds to wait for another run in the same run folder, whose load would disturb measurements.
+#: Seconds to wait for another run in the same run folder.
 _OTHER_RUN_LIMIT_S = 45.0
 
 
@@ -103,7 +103,11 @@ def vet(
         The run can't be started, or the report can't be written.
     """
     folder = location.folder(environment)
-    with _exclusive(folder), _recorded(RunFolder(folder), options.protocol.name, location) as record:
+    # Another run would write its report there too, and its load would disturb measurements.
+    alone = locked(
+        folder / "vetting" / ".lock", f"Another vetting run is using {folder}.", limit_s=_OTHER_RUN_LIMIT_S
+    )
+    with alone, _recorded(RunFolder(folder), options.protocol.name, location) as record:
         session = _vet(options, location, environment, show, folder)
         record["exit_status"] = session.report.exit_status
         return session
@@ -128,24 +132,6 @@ def _recorded(folder: RunFolder, protocol: str, location: Location) -> Iterator[
     finally:
         with contextlib.suppress(OSError):
             folder.write_record({**record, "ended": now()})
-
-
-@contextlib.contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Lock a run folder, so that no other run writes its report there."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(locked(folder / "vetting" / ".lock", limit_s=_OTHER_RUN_LIMIT_S))
-        except GipfelError as error:
-            raise GipfelError(
-                f"Another vetting run is using {folder}.", "Wait for its end, or stop it."
-            ) from error
-        except OSError as error:
-            raise GipfelError(
-                f"Nothing can be written to the run folder {folder}: {error.strerror}.",
-                "Set GIPFEL_RUNS to a directory that you can write to on every node.",
-            ) from error
-        yield
 
 
 def _vet(
