@@ -243,7 +243,7 @@ def test_the_table_is_eighty_columns_and_failed_runs_come_first() -> None:
                 exit_status=1 if number == 39 else None,
             )
         )
-    lines = status_table("7", views, now=now)
+    lines = status_table("7", views, now_s=now.timestamp())
     assert max(map(len, lines)) <= 80
     assert lines[0].endswith("1 FAILED, 36 PENDING, 3 RUNNING")
     assert any(line.startswith("39") for line in lines)

@@ -218,7 +218,7 @@ def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob", *, as_documen
 
 def _live_table(job_id: str) -> "OnStatus | None":
     """Return the callback that draws the status table; None if stderr is not a terminal."""
-    from ..training.batch.wait import now, status_table  # noqa: PLC0415
+    from ..training.batch.wait import status_table  # noqa: PLC0415
     from .terminal import LiveTable  # noqa: PLC0415
 
     if not LiveTable.is_supported():
@@ -226,7 +226,7 @@ def _live_table(job_id: str) -> "OnStatus | None":
     live = LiveTable()
 
     def show(views: "Sequence[TaskView]") -> None:
-        live.draw(status_table(job_id, views, now=now()))
+        live.draw(status_table(job_id, views, now_s=time.time()))
 
     return show
 

@@ -76,18 +76,19 @@ def check_python(python: str, start: Path, *, limit: float = _SECONDS) -> ImageP
     return ImagePython(path=python, version=found[0], problem=problem)
 
 
-def has_package(python: str, name: str, *, limit: float = _SECONDS) -> bool:
-    """Return whether a Python finds a package; False where it does not respond within `limit` seconds."""
-    return _output([python, "-c", _FIND_PACKAGE, name], time.monotonic() + limit) is not None
+def has_package(python: str, name: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a Python finds a package; False where it does not respond within 15 seconds."""
+    end = time.monotonic() + _SECONDS
+    return _output([python, "-c", _FIND_PACKAGE, name], end, environment) is not None
 
 
-def _output(command: list[str], end: float) -> str | None:
+def _output(command: list[str], end: float, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return a command's output; None where it fails, times out or prints 16 KiB or more."""
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, cwd="/", env=dict(environment),
         )  # fmt: skip
     except (OSError, ValueError):
         return None
@@ -163,13 +164,13 @@ def offer_image_kernel(environment: MutableMapping[str, str], *, runtime: Path |
     if python is None:
         return ""
     found = check_python(python, start)
+    image = edf_name(read_record_file(Path(environment.get("GIPFEL_RUN", "")))) or "image"
     data = Path(folder, "image")
     try:
-        _offer(found, data, prefix, _image_name(environment))
+        _offer(found, data, prefix, image)
     except OSError as error:
         return f"The image's Python can't be offered as a kernel: {one_line(str(error))}."
-    before = environment.get("JUPYTER_PATH", "")
-    environment["JUPYTER_PATH"] = f"{data}{os.pathsep}{before}" if before else str(data)
+    _extend_jupyter_path(environment, data)
     return found.problem
 
 
@@ -201,11 +202,6 @@ def find_image_python(path: str, runtime: Path) -> str | None:
             if not any(path.is_relative_to(runtime) for path in (candidate, candidate.resolve())):
                 return str(candidate)
     return None
-
-
-def _image_name(environment: Mapping[str, str]) -> str:
-    """Return the name of the EDF in the run's record; ``image`` without one."""
-    return edf_name(read_record_file(Path(environment.get("GIPFEL_RUN", "")))) or "image"
 
 
 def write_kernel(data: Path, name: str, display_name: str, argv: list[str]) -> None:
@@ -247,7 +243,7 @@ def rank_kernel(python: str, prefix: Path) -> tuple[tuple[str, ...], str]:
     tuple
         The argv, which is empty where the Python cannot be a kernel, and the reason as one sentence.
     """
-    if _same_folder(python, prefix / "bin/python3") or has_package(python, "ipykernel"):
+    if _same_folder(python, prefix / "bin/python3") or has_package(python, "ipykernel", os.environ):
         return (python, "-m", "ipykernel_launcher", *_FILE), ""
     start = prefix / "kernels" / "start.py"
     reason = "it has no ipykernel."
@@ -271,9 +267,12 @@ def offer_rank_kernel(python: str, prefix: Path, environment: MutableMapping[str
         return problem
     data = Path(environment["JUPYTER_RUNTIME_DIR"], "ranks")
     write_kernel(data, NATIVE_KERNEL, "Python of the ranks", list(argv))
-    before = environment.get("JUPYTER_PATH", "")
-    environment["JUPYTER_PATH"] = f"{data}{os.pathsep}{before}" if before else str(data)
+    _extend_jupyter_path(environment, data)
     return ""
+
+
+def _extend_jupyter_path(environment: MutableMapping[str, str], data: Path) -> None:
+    environment["JUPYTER_PATH"] = os.pathsep.join(filter(None, (str(data), environment.get("JUPYTER_PATH"))))
 
 
 def _same_folder(first: str, second: Path) -> bool:

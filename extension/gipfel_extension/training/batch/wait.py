@@ -5,7 +5,6 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
@@ -55,66 +54,46 @@ async def wait_for_job(
     on_status
         Called with the state of all runs after each query.
     """
-    watch = _JobWatch(scheduler, job_id, job, environment)
+    running = list(job.tasks(job_id))
+    # Detects progress files that an earlier job has written.
+    before = {task.job_id: modified_ns(progress_file(task.output)) for task in running}
+    known: dict[str, TaskView] = {}
     previous: dict[str, str] = {}
     pause = _FIRST_S
-    while True:
-        views = await watch.query()
-        lines = {view.task.job_id: status_line(view) for view in views}
+    while running:
+        found = await scheduler.query([task.job_id for task in running])
+        for task in running:
+            status = found.get(task.job_id, JobStatus(answer="unknown"))
+            known[task.job_id] = await asyncio.to_thread(
+                _view, task, status, job, environment, before[task.job_id]
+            )
+        running = [task for task in running if known[task.job_id].exit_status is None]
+        lines = {job_id: status_line(view) for job_id, view in known.items()}
         changed = {each for each, line in lines.items() if previous.get(each) != line}
         previous = lines
         if on_status is not None:
-            on_status(views)
+            on_status(tuple(known.values()))
         else:
-            for view in views:
+            for task in running:
                 # The end of a run is reported below, with details.
-                if view.exit_status is None and view.task.job_id in changed:
-                    report(lines[view.task.job_id])
-        if all(view.exit_status is not None for view in views):
-            break
-        pause = _FIRST_S if changed else min(pause * 1.5, 1.0 if on_status else _MAX_S)
-        await asyncio.sleep(pause)
-    for view in views:
+                if task.job_id in changed:
+                    report(lines[task.job_id])
+        if running:
+            pause = _FIRST_S if changed else min(pause * 1.5, 1.0 if on_status else _MAX_S)
+            await asyncio.sleep(pause)
+    for view in known.values():
         _report_end(view, report)
-    return max(view.exit_status or 0 for view in views)
+    return max(view.exit_status or 0 for view in known.values())
 
 
-class _JobWatch:
-    """State of a job's runs; only runs that have not ended are queried."""
-
-    def __init__(
-        self, scheduler: Scheduler, job_id: str, job: NotebookJob, environment: Mapping[str, str]
-    ) -> None:
-        self._scheduler = scheduler
-        self._job = job
-        self._environment = environment
-        self._tasks = list(job.tasks(job_id))
-        # Detects progress files that an earlier job has written.
-        self._before = {task.job_id: modified_ns(progress_file(task.output)) for task in self._tasks}
-        self._ended: dict[str, TaskView] = {}
-
-    async def query(self) -> list[TaskView]:
-        """Return the current state of every run."""
-        unfinished = [task.job_id for task in self._tasks if task.job_id not in self._ended]
-        found = await self._scheduler.query(unfinished) if unfinished else {}
-        views = []
-        for task in self._tasks:
-            view = self._ended.get(task.job_id)
-            if view is None:
-                status = found.get(task.job_id, JobStatus(answer="unknown"))
-                view = await asyncio.to_thread(self._view, task, status)
-                if view.exit_status is not None:
-                    self._ended[task.job_id] = view
-            views.append(view)
-        return views
-
-    def _view(self, task: NotebookTask, status: JobStatus) -> TaskView:
-        fresh = modified_ns(progress_file(task.output)) != self._before[task.job_id]
-        progress = read_progress(task.output) if fresh else None
-        code = None
-        if status.answer == "ended":
-            code = _exit_status(status, self._job, task.job_id, self._environment)
-        return TaskView(task=task, status=status, progress=progress, exit_status=code)
+def _view(
+    task: NotebookTask, status: JobStatus, job: NotebookJob, environment: Mapping[str, str], before_ns: int
+) -> TaskView:
+    """Return the state of a run; `before_ns` is the time of a progress file of an earlier job."""
+    fresh = modified_ns(progress_file(task.output)) != before_ns
+    progress = read_progress(task.output) if fresh else None
+    code = _exit_status(status, job, task.job_id, environment) if status.answer == "ended" else None
+    return TaskView(task=task, status=status, progress=progress, exit_status=code)
 
 
 def _report_end(view: TaskView, report: Callable[[str], None]) -> None:
@@ -180,8 +159,14 @@ def status_line(view: TaskView) -> str:
     return f"{job} is RUNNING{where}" + (f", {view.progress}" if view.progress else "")
 
 
-def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> list[str]:
-    """Return a table of the runs, at most `WIDTH` wide; of many runs, failed and running ones are shown."""
+def status_table(job_id: str, views: Sequence[TaskView], *, now_s: float) -> list[str]:
+    """Return a table of the runs, at most `WIDTH` wide; of many runs, failed and running ones are shown.
+
+    Parameters
+    ----------
+    now_s
+        Current time in seconds since 1970.
+    """
     counts = Counter(view.job_state for view in views)
     heading = f"job {job_id}  " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     named = any(view.task.values for view in views)
@@ -190,18 +175,13 @@ def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> li
         f"{'TASK':<6}{'STATE':<11}{'NODE':<14}{'CELLS':<9}{'TIME':<9}{'VALUES' if named else 'CELL'}",
     ]
     shown = sorted(views, key=lambda view: _ORDER.get(view.job_state, 2))[:_MAX_ROWS]
-    lines += [_row(view, now) for view in sorted(shown, key=lambda view: _number(view.task.job_id))]
+    lines += [_row(view, now_s) for view in sorted(shown, key=lambda view: _number(view.task.job_id))]
     if len(views) > len(shown):
         lines.append(f"and {len(views) - len(shown)} more")
     return [line[:WIDTH].rstrip() for line in lines]
 
 
-def now() -> datetime:
-    """Return the current time, for `status_table`."""
-    return datetime.now(UTC)
-
-
-def _row(view: TaskView, now: datetime) -> str:
+def _row(view: TaskView, now_s: float) -> str:
     progress = view.progress
     cells = f"{progress.done}/{progress.cells}" if progress else ""
     node = view.status.nodes[0] if view.status.nodes else ""
@@ -214,12 +194,12 @@ def _row(view: TaskView, now: datetime) -> str:
         details = f"{details} ({view.status.reason})".strip()
     number = view.task.job_id.rpartition("_")[2] if "_" in view.task.job_id else "-"
     columns = (
-        f"{number:<6}{view.job_state:<11}{(node[:12] + more)[:13]:<14}{cells:<9}{_time(progress, now):<9}"
+        f"{number:<6}{view.job_state:<11}{(node[:12] + more)[:13]:<14}{cells:<9}{_time(progress, now_s):<9}"
     )
     return columns + details
 
 
-def _time(progress: Progress | None, now: datetime) -> str:
+def _time(progress: Progress | None, now_s: float) -> str:
     if progress is None:
         return ""
     seconds = progress.elapsed
@@ -227,7 +207,7 @@ def _time(progress: Progress | None, now: datetime) -> str:
         started = started_at(progress)
         if started is None:
             return ""
-        seconds = now.timestamp() - started
+        seconds = now_s - started
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,8 +35,6 @@ from .launchers import LAUNCHERS, Attempt
 # Commands that users may type before a script.
 _STARTERS = re.compile(r"python[0-9.]*|torchrun|accelerate|srun")
 _LINE_BYTES = 256
-_LIMIT_S = 20.0
-_TORCH_QUERY = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
 def check_target(spec: LaunchSpec, target: Path, *, visible: bool) -> None:
@@ -87,7 +84,9 @@ def caller_python(environment: Mapping[str, str]) -> str:
     found = shutil.which("python3", path=environment.get("PATH"))
     if found is None or "ipykernel" in sys.modules or Path(found).samefile(sys.executable):
         return ""
-    if importlib.util.find_spec("torch") and not _has_torch(found, environment):
+    from ...kernels import has_package  # noqa: PLC0415 - a higher layer
+
+    if importlib.util.find_spec("torch") and not has_package(found, "torch", environment):
         return ""
     return str(Path(found).absolute())
 
@@ -115,23 +114,6 @@ def _check_notebook(path: Path) -> None:
         raise GipfelError(
             f"The notebook {path} is written in {language}; ranks run Python.", "Give a Python notebook."
         )
-
-
-def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
-    try:
-        done = subprocess.run(
-            [python, "-c", _TORCH_QUERY],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
 
 
 _MAX_SPEC_BYTES = 64 << 10

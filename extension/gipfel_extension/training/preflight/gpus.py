@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, pluralize
-from gipfel_cluster.process.tree import Process
+from gipfel_cluster.process.tree import Process, descendants
 
 from ...telemetry.ranks import read_environment
 from ..launches.allocation import choose_gpus, granted_gpus, held_gpus, other_running_launches
+from ..probe_program import pid_namespace
 from .context import CheckOutcome, Context, Holder, ProbeResult, run_probe
 
 #: Seconds until a process must have ended after SIGTERM; releasing much GPU memory takes time.
 TERMINATION_TIMEOUT_S = 30.0
 _PROC = Path("/proc")
-_MAX_ANCESTORS = 64
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 #: Two processes belong to the same job if the first of these variables that both have has the same value.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "GIPFEL_RUN", "JPY_PARENT_PID")
@@ -179,15 +179,6 @@ def terminate_holders(
             os.close(handle)
 
 
-def local_pid_namespace() -> str:
-    """Return an identifier of this boot and PID namespace, in which PIDs of this process are valid."""
-    try:
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
-    except OSError:
-        return ""
-
-
 def _wait_for_exit(signalled: Mapping[int, Holder], limit_s: float) -> tuple[Holder, ...]:
     """Wait for the processes to end, and return the holders that are still running."""
     poll = select.poll()
@@ -205,9 +196,7 @@ def _wait_for_exit(signalled: Mapping[int, Holder], limit_s: float) -> tuple[Hol
 
 
 def _holder(pid: int, name: str, probe: ProbeResult, environment: Mapping[str, str]) -> Holder:
-    process = (
-        Process.of(pid) if probe.pid_namespace and probe.pid_namespace == local_pid_namespace() else None
-    )
+    process = Process.of(pid) if probe.pid_namespace and probe.pid_namespace == pid_namespace() else None
     if process is None or str(process.start) != probe.start_ticks.get(str(pid)):
         return Holder(pid=pid, name=name, protection_reason="it is not visible from this process")
     variables = _variables(pid)
@@ -225,7 +214,7 @@ def _holder(pid: int, name: str, probe: ProbeResult, environment: Mapping[str, s
 def _protection_reason(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> str:
     if not _is_own_user(pid):
         return "it belongs to another user"
-    if pid in _ancestors():
+    if os.getpid() in descendants(pid):
         return "it is an ancestor of this process"
     if "GIPFEL_LAUNCH" in variables:
         return "it is a rank of a launch, which `gipfel launch stop` stops"
@@ -259,19 +248,6 @@ def _variables(pid: int) -> dict[str, str]:
         found = read_environment(_PROC / str(pid))
         return {os.fsdecode(name): os.fsdecode(value) for name, value in found.items()}
     return {}
-
-
-def _ancestors() -> frozenset[int]:
-    """Return the PIDs of this process's ancestors."""
-    found: list[int] = []
-    pid = os.getppid()
-    while pid > 0 and len(found) < _MAX_ANCESTORS:
-        found.append(pid)
-        try:
-            pid = int((_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-    return frozenset(found)
 
 
 def _fix(holders: tuple[Holder, ...]) -> str:
