@@ -36,7 +36,6 @@ _ALLOWED = {
     "extension/gipfel_extension/routes/server.py": "scripts of this package",
     "extension/gipfel_extension/server/history.py": "a temporary file that it has just written",
     "extension/gipfel_extension/telemetry/store/compaction.py": "syncs a temporary file",
-    "extension/gipfel_extension/training/papermill/progress.py": "writes a temporary file",
     "extension/gipfel_extension/training/papermill/values.py": "as typed, where a pipe is meant",
     "extension/gipfel_extension/training/probe_program.py": "runs in the image, with its standard library",
     "extension/gipfel_extension/training/gipfel_rank_files.py": "runs in the image, as the next ones",

@@ -78,7 +78,7 @@ def replace_file(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
+        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
         temporary.replace(path)
     except OSError:

@@ -28,7 +28,7 @@ from .manager import Manager
 from .notebook_file import escape_braces, find_kernel, kernel_of
 from .output import claim_output, local_path, writer
 from .parameters import check_names, check_types, known_parameters
-from .progress import Outcome, Progress, ResumePlan, plan_resume
+from .progress import Outcome, ResumePlan, plan_resume
 
 _MAX_BYTES = 256 << 10
 _MAX_READ_BYTES = 64 << 20
@@ -106,7 +106,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         *,
         resume: bool | None = None,
         strict: bool = False,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_start: Callable[[Manager], None] | None = None,
         progress_bar: Any = True,
         log_output: bool = False,
         autosave_cell_every: int = 30,
@@ -135,16 +135,21 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
                 local=local,
                 plan=plan,
                 earlier=earlier,
-                on_progress=on_progress,
                 output_path=output_path,
                 progress_bar=progress_bar,
                 log_output=log_output,
                 autosave_cell_every=autosave_cell_every,
             )
-            return cls._execute(manager, kernel_name, log_output=log_output, **options)
+            return cls._execute(manager, kernel_name, on_start, log_output=log_output, **options)
 
     @classmethod
-    def _execute(cls, manager: Manager, kernel_name: str, **options: Any) -> Any:
+    def _execute(
+        cls,
+        manager: Manager,
+        kernel_name: str,
+        on_start: Callable[[Manager], None] | None,
+        **options: Any,
+    ) -> Any:
         plan = manager.plan
         for note in plan.notes:
             sys.stderr.write(f"gipfel: {note}\n")
@@ -153,11 +158,13 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         manager.nb.metadata["gipfel"] = {
             "engine": _version(),
             "kernel": kernel_name,
-            "run": _run_name(),
+            "run": Path(os.environ.get("GIPFEL_RUN", "")).name,
             "kept": len(plan.kept),
         }
         with _as_refused_error(manager.output_path):
             manager.notebook_start()
+        if on_start is not None:
+            on_start(manager)
         try:
             if not plan.complete:
                 cls.execute_managed_notebook(manager, kernel_name, **options)
@@ -253,11 +260,6 @@ def _version() -> str:
         return "0"
 
 
-def _run_name() -> str:
-    folder = os.environ.get("GIPFEL_RUN", "")
-    return Path(folder).name if folder else ""
-
-
 def run_notebook(
     notebook: Path,
     output: Path,
@@ -267,7 +269,6 @@ def run_notebook(
     strict: bool = False,
     kernel: str = "",
     directory: Path | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
     log_output: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
@@ -292,8 +293,6 @@ def run_notebook(
         Name of a kernel; by default that of the notebook. It gets the environment of this process.
     directory
         Working directory of the kernel; by default the current directory.
-    on_progress
-        Called at each change, in the caller's thread.
     log_output
         Whether the output of cells is also written to the logger ``papermill``.
     stdout, stderr
@@ -311,13 +310,7 @@ def run_notebook(
     papermill_engines.register(NAME, GipfelEngine)
     name = kernel or kernel_of(notebook)
     find_kernel(name)
-    last: list[Progress] = []
-
-    def on_update(progress: Progress) -> None:
-        last[:] = [progress]
-        if on_progress is not None:
-            on_progress(progress)
-
+    started: list[Manager] = []
     signal = 0
     try:
         papermill.execute_notebook(
@@ -336,27 +329,19 @@ def run_notebook(
             autosave_cell_every=autosave_s,
             resume=resume,
             strict=strict,
-            on_progress=on_update,
+            on_start=started.append,
         )
     except SystemExit as ended:
-        if not last:
+        if not started:
             raise
         signal = int(ended.code or 0) - 128
     except GipfelError:
         raise
     except PapermillException as error:
-        if not last:
+        if not started:
             raise GipfelError(f"The notebook can't be run: {one_line(str(error))[:300]}.") from error
     except Exception as error:
-        if not last or last[0].state == "running":
+        if not started or started[0].state == "running":
             why = one_line(f"{type(error).__name__}: {error}")[:300]
             raise GipfelError(f"The notebook can't be run: {why}.") from error
-    progress = last[0]
-    return Outcome(
-        state=progress.state,
-        output=output,
-        progress=progress,
-        problem=progress.problem,
-        cell=progress.current if progress.state != "completed" else None,
-        signal=max(0, signal),
-    )
+    return Outcome(**started[0].progress().model_dump(), signal=max(0, signal))

@@ -13,10 +13,8 @@ from papermill.exceptions import PapermillExecutionError
 
 from gipfel_cluster.model import one_line
 
-from .output import Document, Saver
+from .output import Document, Saver, try_write
 from .progress import Progress, ResumePlan, State, first_code_line, report_line, write_progress
-
-_REPORT_PAUSE_S = 0.2
 
 
 class Manager(NotebookExecutionManager):  # type: ignore[misc]
@@ -44,7 +42,6 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         local: Path | None,
         plan: ResumePlan,
         earlier: Any,
-        on_progress: Callable[[Progress], None] | None,
         **options: Any,
     ) -> None:
         super().__init__(notebook, **options)
@@ -54,7 +51,6 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self.failed: int | None = None
         self._earlier = earlier
         self._local = local
-        self._on_progress = on_progress
         self._document: Document | None = None
         self._write = write
         self._saver: Saver | None = None
@@ -62,8 +58,8 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self._current: int | None = None
         self._current_started = ""
         self._started_at = time.monotonic()
-        self._reported_at = 0.0
-        self._numbers = {i: n + 1 for n, i in enumerate(self._code_cells())}
+        code_cells = [i for i, cell in enumerate(self.nb.cells) if cell.get("cell_type") == "code"]
+        self._numbers = {i: number for number, i in enumerate(code_cells, 1)}
         self._done: set[int] = set()
         self._aborted = False
         self._final_progress: Progress | None = None
@@ -86,13 +82,9 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         nbformat.writes(self.nb)  # type: ignore[no-untyped-call]
         self._document = Document(self.nb)
         if self._write is not None:
-            self._saver = Saver(report_line)
-        version = self._save_state(urgent=True)
-        if self._saver is not None:
-            self._saver.wait(version)
-            if (error := self._saver.error) is not None:
-                self._saver.give_up()
+            if (error := try_write(self._state(self._document))) is not None:
                 raise error
+            self._saver = Saver(report_line)
 
     def cell_start(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
         """Record that a cell starts."""
@@ -139,7 +131,9 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
     def notebook_complete(self, **options: Any) -> None:
         """Record that the run has ended."""
         if self.state == "running":
-            self.state = "completed" if self._all_completed() else "interrupted"
+            about = (cell.metadata.papermill for cell in self.nb.cells)
+            is_complete = all(each.get("status") == self.COMPLETED for each in about)
+            self.state = "completed" if is_complete else "interrupted"
         super().notebook_complete(**options)
         if self.state != "completed":
             self._mark_pending()
@@ -166,7 +160,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
     def checkpoint(self) -> None:
         """Wait until everything is written."""
         if self._document is not None:
-            self._document.change_all()
+            self._document = Document(self.nb)
         version = self._save_state(urgent=True)
         if self._saver is not None:
             self._saver.wait(version)
@@ -221,9 +215,6 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             problem=self.problem,
         )
 
-    def _all_completed(self) -> bool:
-        return all(cell.metadata.papermill.get("status") == self.COMPLETED for cell in self.nb.cells)
-
     def _mark_pending(self) -> None:
         """Mark cells that have not started as pending, because papermill marks them as completed."""
         for cell in self.nb.cells:
@@ -231,21 +222,19 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             if about.get("status") == self.COMPLETED and about.get("start_time") is None:
                 about["status"] = self.PENDING
 
-    def _code_cells(self) -> list[int]:
-        return [index for index, cell in enumerate(self.nb.cells) if cell.get("cell_type") == "code"]
-
     def cell_changed(self, index: int | None) -> None:
         """Mark the outputs of a cell as changed; the cell may have ended."""
         if self._document is not None and index is not None:
             self._document.change(index)
 
     def _save_state(self, *, urgent: bool) -> int:
-        if self._document is None:
+        if self._document is None or self._saver is None:
             return 0
-        self._report_progress(always=urgent)
-        if self._saver is None:
-            return 0
-        text, progress, write, local = self._document.snapshot(), self.progress(), self._write, self._local
+        return self._saver.put(self._state(self._document), urgent=urgent)
+
+    def _state(self, document: Document) -> Callable[[], None]:
+        """Return a thread-safe function that writes the notebook and its progress as they are now."""
+        text, progress, write, local = document.snapshot(), self.progress(), self._write, self._local
 
         def state() -> None:
             if write is not None:
@@ -254,14 +243,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
                 # Written after the notebook, so that the notebook has every cell that the progress counts.
                 write_progress(local, progress)
 
-        return self._saver.put(state, urgent=urgent)
-
-    def _report_progress(self, *, always: bool) -> None:
-        if self._on_progress is not None and (
-            always or time.monotonic() - self._reported_at > _REPORT_PAUSE_S
-        ):
-            self._reported_at = time.monotonic()
-            self._on_progress(self.progress())
+        return state
 
 
 def _allowed_error(notebook: Any) -> tuple[int, Any] | None:

@@ -6,8 +6,6 @@ so, too.
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import threading
@@ -22,13 +20,12 @@ from nbformat.v4.nbjson import JSONWriter
 from papermill.iorw import LocalHandler, papermill_io
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.locks import lock_within
 from gipfel_cluster.runs import write_atomically
 
 _REMOTE = "://"
 # Time for an earlier run to save its output and end.
 _LOCK_LIMIT_S = 5.0
-_POLL_S = 0.2
-_HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
 _EMPTY = '\n "cells": []'
 _DELAY_S = 0.5
 _RETRY_S = 5.0
@@ -86,10 +83,6 @@ class Document:
     def change(self, index: int) -> None:
         """Mark a cell as changed."""
         self._changed.add(index)
-
-    def change_all(self) -> None:
-        """Mark all cells as changed."""
-        self._changed.update(range(len(self._cells)))
 
     def snapshot(self) -> Callable[[], str]:
         """Return a thread-safe function that returns the notebook's text at the time of this call."""
@@ -158,18 +151,6 @@ class Saver:
             while self._written < version and self._error is None and self._thread.is_alive():
                 self._change.wait(1.0)
 
-    @property
-    def error(self) -> OSError | None:
-        """Return why the newest write failed; None if it succeeded."""
-        with self._change:
-            return self._error
-
-    def give_up(self) -> None:
-        """End the thread without writing the pending state."""
-        with self._change:
-            self._newest, self._error = None, None
-        self.close()
-
     def close(self) -> None:
         """Write the pending state and end the thread.
 
@@ -192,7 +173,7 @@ class Saver:
                     self._change.wait(None if self._due is None else self._due - time.monotonic())
                 closing, state, version = self._closing, self._newest, self._version
                 self._newest, self._due = None, None
-            error = _try_write(state) if state is not None else self._error
+            error = try_write(state) if state is not None else self._error
             with self._change:
                 if error is None:
                     self._written = version
@@ -272,26 +253,17 @@ def _caller_directory() -> Path:
 
 
 def _acquire_lock(path: Path) -> int | None:
-    deadline = time.monotonic() + _LOCK_LIMIT_S
     while True:
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
             return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same_file(path, handle):
-                return handle
+        if not lock_within(handle, _LOCK_LIMIT_S):
             os.close(handle)
-        except OSError as error:
-            os.close(handle)
-            if error.errno not in _HELD:
-                return None
-            if time.monotonic() > deadline:
-                raise GipfelError(
-                    "Another run writes to this output.", "End it first, or give another path."
-                ) from None
-            time.sleep(_POLL_S)
+            raise GipfelError("Another run writes to this output.", "End it first, or give another path.")
+        if _is_same_file(path, handle):
+            return handle
+        os.close(handle)
 
 
 def _is_same_file(path: Path, handle: int) -> bool:
@@ -303,7 +275,7 @@ def _is_same_file(path: Path, handle: int) -> bool:
 
 def _clear(target: Path) -> None:
     """Remove temporary files of runs that were killed while saving; the caller holds the lock."""
-    own = re.compile(rf"\.{re.escape(target.name)}\.(?!progress$)(?:[a-z0-9_]{{8}}|progress\.\d+)")
+    own = re.compile(rf"\.{{1,2}}{re.escape(target.name)}\.(?!progress$)(?:[a-z0-9_]{{8}}|progress\.\d+)")
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
             if own.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
@@ -311,7 +283,8 @@ def _clear(target: Path) -> None:
                     Path(entry.path).unlink()
 
 
-def _try_write(state: Callable[[], None]) -> OSError | None:
+def try_write(state: Callable[[], None]) -> OSError | None:
+    """Write a state, and return why it can't be written; None if it was written."""
     try:
         state()
     except OSError as error:

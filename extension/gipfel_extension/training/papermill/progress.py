@@ -15,7 +15,6 @@
 """
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
-from ...telemetry.files import read_regular
+from ...telemetry.files import read_regular, replace_file
 
 State = Literal["running", "completed", "failed", "died", "interrupted"]
 _MAX_LINE = 80
@@ -58,18 +57,12 @@ class Progress(Frozen):
         return f"{self.done} of {self.cells} cells"
 
 
-class Outcome(Frozen):
-    """Outcome of a notebook's run: ``problem`` is empty if it completed, else one line.
+class Outcome(Progress):
+    """Final progress of a notebook's run: ``problem`` is empty if it completed, else one line.
 
-    ``cell`` is the number, from 1, of the code cell in which the run ended. ``signal`` is the number of the
-    signal that interrupted it, else 0.
+    ``signal`` is the number of the signal that interrupted it, else 0.
     """
 
-    state: State
-    output: Path
-    progress: Progress
-    problem: str = ""
-    cell: int | None = None
     signal: int = 0
 
     @property
@@ -85,14 +78,9 @@ def progress_file(output: Path) -> Path:
 
 def write_progress(output: Path, progress: Progress) -> None:
     """Replace the progress file atomically, but without syncing it to disk as the output."""
-    path = progress_file(output)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        # Lone surrogates in the text of a cell become question marks.
-        text = json.dumps(progress.model_dump(), ensure_ascii=False)
-        file.write(text.encode(errors="replace").decode() + "\n")
-    temporary.replace(path)
+    text = json.dumps(progress.model_dump(), ensure_ascii=False)
+    # Lone surrogates in the text of a cell become question marks.
+    replace_file(progress_file(output), text.encode(errors="replace").decode() + "\n")
 
 
 def read_progress(output: Path) -> Progress | None:
