@@ -53,27 +53,19 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     made = launch(spec, environment, directory=place)
     assert isinstance(made, Launch)
     try:
-        made.wait(60, on_change=_Until("READY"))
-    except _Reached:
-        yield made
+        deadline = time.monotonic() + 60
+        while not _is_ready(made) and not made.state.ended and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if _is_ready(made):
+            yield made
     finally:
         made.stop()
         assert made.wait(60) is not None
 
 
-class _Reached(Exception):  # noqa: N818 - it is none
-    pass
-
-
-class _Until:
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __call__(self, running: Launch) -> None:
-        said = {each.rank for each in running.logs().lines if self._text in each.text}
-        progress = running.folder / "progress"
-        if 0 in said and len(list(progress.glob("*"))) == 2:
-            raise _Reached
+def _is_ready(running: Launch) -> bool:
+    said = {each.rank for each in running.logs().lines if "READY" in each.text}
+    return 0 in said and len(list((running.folder / "progress").glob("*"))) == 2
 
 
 def _look(started: Launch, **details: Any) -> dict[int, Any]:

@@ -199,27 +199,21 @@ class Launch:
             }
             write_state(self.folder, state.model_copy(update={**ended, "ended_ns": time.time_ns()}))
 
-    def wait(
-        self, timeout: float | None = None, *, on_change: Callable[["Launch"], None] | None = None
-    ) -> int | None:
+    def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end and return the exit status; None if `timeout` seconds have passed before."""
         end = None if timeout is None else time.monotonic() + timeout
         pause, last_query = _FIRST_S, time.monotonic()
         while True:
-            if on_change is not None:
-                on_change(self)
             state = self.state
             if time.monotonic() - last_query > _QUERY_S:
                 last_query = time.monotonic()
                 state = self.settle()
             if state.ended:
-                if on_change is not None:
-                    on_change(self)
                 return 1 if state.exit_status is None else state.exit_status
             if end is not None and time.monotonic() > end:
                 return None
             time.sleep(pause)
-            pause = min(pause * 1.2, _MAX_S if on_change is None else 0.5)
+            pause = min(pause * 1.2, _MAX_S)
 
 
 def launch(
@@ -269,7 +263,17 @@ def launch(
     try:
         plan = plan_launch(spec, folder, context, environment, directory or Path.cwd())
         _write_files(folder, plan)
-        state = write_state(folder, _first_state(plan, folder))
+        state = LaunchState(
+            phase="preflight",
+            number=int(folder.name),
+            name=plan.spec.name,
+            title=plan.spec.title,
+            in_job=plan.request is None,
+            ranks=plan.spec.ranks,
+            scheduler=plan.scheduler,
+            created_ns=time.time_ns(),
+        )
+        state = write_state(folder, state)
         if on_planned is not None:
             on_planned(Launch(folder))
         killing = kill_holders and not dry_run
@@ -333,20 +337,6 @@ def _write_files(folder: Path, plan: LaunchPlan) -> None:
         shutil.copyfile(Path(__file__).with_name(source), folder / name)
     for name in ("flight_recorder", "steps", "ranks", "errors"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
-
-
-def _first_state(plan: LaunchPlan, folder: Path) -> LaunchState:
-    spec = plan.spec
-    return LaunchState(
-        phase="preflight",
-        number=int(folder.name),
-        name=spec.name,
-        title=spec.title,
-        in_job=plan.request is None,
-        ranks=spec.ranks,
-        scheduler=plan.scheduler,
-        created_ns=time.time_ns(),
-    )
 
 
 def _start_supervisor(

@@ -4,9 +4,8 @@
 list and follow what was submitted.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -30,7 +29,6 @@ from ...gate.scan.verdict import judge_start
 from ..papermill.notebook_file import check_output, read_notebook
 from ..papermill.parameters import (
     Grid,
-    Parameter,
     ParameterArgs,
     check_names,
     check_types,
@@ -280,17 +278,10 @@ def _parameters(
     notes = check_names(known, names, what=what, strict=options.strict)
     # The number of points is checked before the values, which may be too many.
     grid = grid_of(axes, values)
-    _check_values(known, values, axes, what)
+    of_axes = ({axis.name: from_yaml(text)} for axis in axes for text in axis.values)
+    for each in (values, *of_axes):
+        check_types(known, each, what=what)
     return {name: to_yaml(value) for name, value in values.items()}, grid, notes
-
-
-def _check_values(
-    known: Sequence[Parameter] | None, values: Mapping[str, Any], axes: Sequence[Any], what: str
-) -> None:
-    check_types(known, values, what=what)
-    for axis in axes:
-        for text in axis.values:
-            check_types(known, {axis.name: from_yaml(text)}, what=what)
 
 
 def _logs(grid: Grid, output: Path) -> tuple[str, ...]:
@@ -299,14 +290,16 @@ def _logs(grid: Grid, output: Path) -> tuple[str, ...]:
 
 
 def _command(files: _Files, options: NotebookOptions) -> tuple[str, ...]:
-    # Isolated (-I), so that neither PYTHONPATH in the image nor a file in the directory shadows papermill.
-    words = [PYTHON, "-I", "-m", "gipfel_extension.training.papermill"]
-    words += [f"--directory={files.directory}"]
-    words += [f"--kernel={options.kernel}"] if options.kernel else []
-    words += ["--resume"] if options.resume else []
-    words += ["--strict"] if options.strict else []
-    # Values of parameters are not arguments, because all users on the node can read them.
-    return (*words, "--", str(files.notebook), str(files.output))
+    return (
+        # Isolated (-I): neither PYTHONPATH in the image nor a file in the directory shadows papermill.
+        *(PYTHON, "-I", "-m", "gipfel_extension.training.papermill"),
+        f"--directory={files.directory}",
+        *([f"--kernel={options.kernel}"] if options.kernel else ()),
+        *(["--resume"] if options.resume else ()),
+        *(["--strict"] if options.strict else ()),
+        # Values of parameters are not arguments, because all users on the node can read them.
+        *("--", str(files.notebook), str(files.output)),
+    )
 
 
 def _record_options(

@@ -182,14 +182,11 @@ async def query_tasks(
     submissions: list[SubmittedNotebook], schedulers: Mapping[str, Scheduler]
 ) -> dict[str, list[TaskView]]:
     """Return the state of the tasks of these jobs, by job ID; with one query to each scheduler."""
-    job_ids_by_scheduler: dict[str, list[str]] = {}
-    for submission in submissions:
-        for task in submission.tasks:
-            job_ids_by_scheduler.setdefault(submission.scheduler, []).append(task.job_id)
     found: dict[str, JobStatus] = {}
-    for name, job_ids in job_ids_by_scheduler.items():
-        if name in schedulers:
-            found |= await schedulers[name].query(job_ids)
+    for name, scheduler in schedulers.items():
+        own = (submission.tasks for submission in submissions if submission.scheduler == name)
+        if job_ids := [task.job_id for tasks in own for task in tasks]:
+            found |= await scheduler.query(job_ids)
     unreachable = JobStatus(answer="unknown", reason="Its scheduler can't be reached.")
     return {
         submission.job_id: [

@@ -62,7 +62,8 @@ def analyse(
     search = _Search(job, frozenset(damaged))
     search.run()
     faulty_ranks = tuple(
-        search.faulty_ranks[rank] for rank in sorted(search.faulty_ranks, key=search.position)
+        # Those on the device side come first.
+        sorted(search.faulty_ranks.values(), key=lambda each: (each.side == "host", each.rank))
     )
     verdict = "unknown" if search.reason else "cause" if faulty_ranks or search.is_mismatched else "none"
     waiting = sorted({each.waiter for each in search.edges} | {rank for rank, _ in search.open_calls})
@@ -112,10 +113,6 @@ class _Search:
         self.is_circular = False
         self.is_young = False
         self.reason = ""
-
-    def position(self, rank: int) -> tuple[bool, int]:
-        """Return a sort key for faulty ranks in the report: those on the device side come first."""
-        return self.faulty_ranks[rank].side == "host", rank
 
     def run(self) -> None:
         """Run the search, and set the attributes."""

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,9 +55,10 @@ def vetted_nodes(
         return nodes
     folder = Path(plan.host_folder)
     least = spec.nodes_min or spec.nodes
-    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "vet"]
-    argv += [plan.vetting or spec.vetting, "--action", "shrink"]
-    argv += [f"--min-nodes={least}", f"--json={folder / VETTING_REPORT}"]
+    argv = [
+        *(sys.executable, "-I", "-m", "gipfel_extension.cli", "vet", plan.vetting or spec.vetting),
+        *("--action", "shrink", f"--min-nodes={least}", f"--json={folder / VETTING_REPORT}"),
+    ]
     variables = {**environment, "GIPFEL_EDF": setting.edf, "GIPFEL_RUN": setting.run or str(folder)}
     status = _run(argv, variables, folder, stopped)
     found = _report(folder / VETTING_REPORT)
@@ -187,26 +188,19 @@ def held_gpus(folder: Path, job_id: str) -> dict[str, set[int]]:
 
 def other_running_launches(folder: Path, job_id: str) -> tuple[LaunchState, ...]:
     """Return the other launches of a job that hold GPUs and have a live supervisor."""
-    states = []
-    with contextlib.suppress(OSError):
-        for each in folder.parent.iterdir():
-            if each.name.isdecimal() and each.name != folder.name:
-                with contextlib.suppress(GipfelError):
-                    state = refresh_state(each)
-                    if state.gpus and state.job_id == job_id and not state.ended and _is_alive(each, state):
-                        states.append(state)
-    return tuple(states)
+    try:
+        others = [
+            each for each in folder.parent.iterdir() if each.name.isdecimal() and each.name != folder.name
+        ]
+    except OSError:
+        return ()
+    return tuple(state for state in _alive(others) if state.gpus and state.job_id == job_id)
 
 
 def launches_in_job(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the launches that run in this process's job."""
-    states = []
-    for folder in known_folders(environment) if environment.get("GIPFEL_RUN") else ():
-        with contextlib.suppress(GipfelError):
-            state = refresh_state(folder)
-            if state.phase in {"running", "vetting"} and state.in_job and _is_alive(folder, state):
-                states.append(state.name)
-    return tuple(states)
+    states = _alive(known_folders(environment)) if environment.get("GIPFEL_RUN") else ()
+    return tuple(state.name for state in states if state.phase in {"running", "vetting"} and state.in_job)
 
 
 @contextmanager
@@ -270,9 +264,13 @@ def _report(path: Path) -> dict[str, object]:
     return read_object(path, MAX_REPORT_BYTES)
 
 
-def _is_alive(folder: Path, state: LaunchState) -> bool:
-    """Return whether a supervisor is, or may be, alive; a PID in another namespace can't be checked."""
-    if is_supervised(folder):
-        return True
-    recent = time.time_ns() - state.updated_ns < _SILENT_NS
-    return state.supervisor is None or state.supervisor.alive or recent
+def _alive(folders: Iterable[Path]) -> Iterator[LaunchState]:
+    """Yield the launches that have not ended and whose supervisor is, or may be, alive."""
+    for folder in folders:
+        with contextlib.suppress(GipfelError):
+            state = refresh_state(folder)
+            # A PID in another namespace can't be checked.
+            recent = time.time_ns() - state.updated_ns < _SILENT_NS
+            possible = recent or state.supervisor is None or state.supervisor.alive
+            if not state.ended and (is_supervised(folder) or possible):
+                yield state

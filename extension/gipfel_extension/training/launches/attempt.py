@@ -1,6 +1,5 @@
 """One start of a launch's ranks: where they meet, its steps on the nodes, and how they ended."""
 
-import asyncio
 import json
 import secrets
 import socket
@@ -13,6 +12,7 @@ from gipfel_cluster.ports import free_ports
 from gipfel_cluster.regular_files import read_regular, read_tail_lines
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import SlurmScheduler
+from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.steps import IMAGE_PYTHON, PYTHON, StepHandle, StepJob, StepSpec, start_step
 from gipfel_cluster.steps.spec import NODES_VARIABLE, RANKS_VARIABLE
 from gipfel_cluster.workloads.directory import MAX_BYTES
@@ -54,14 +54,9 @@ def addresses_of(nodes: Sequence[str], environment: Mapping[str, str], *, slurm:
     """
     if len(nodes) == 1:
         return ("127.0.0.1",)
-    return asyncio.run(_addresses(nodes, environment, slurm=slurm))
-
-
-async def _addresses(nodes: Sequence[str], environment: Mapping[str, str], *, slurm: bool) -> tuple[str, ...]:
     scheduler = SlurmScheduler(environment=environment)
-    names = [await scheduler.address(node) if slurm else node for node in nodes]
-    pairs = zip(names, nodes, strict=True)
-    return tuple([await asyncio.to_thread(_resolved, name, node) for name, node in pairs])
+    names = [run_sync(scheduler.address(node)) if slurm else node for node in nodes]
+    return tuple(_resolved(name, node) for name, node in zip(names, nodes, strict=True))
 
 
 def _resolved(name: str, node: str) -> str:
@@ -170,7 +165,21 @@ class RunningAttempt:
         self._gpus = dict(state.gpus)
         self._launcher = LAUNCHERS[plan.spec.launcher]
         self._max_rejoins = plan.spec.restarts if self._launcher.restarts_itself else 0
-        self._attempt = self._meeting(state, restarts)
+        spec, job, nodes = plan.spec, setting.slurm_job, state.nodes
+        has_devices = any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd"))
+        # The ranks meet at the address and the port of the first node.
+        self._attempt = Attempt(
+            number=state.attempt,
+            nodes=nodes,
+            addresses=addresses_of(nodes, environment, slurm=bool(job)),
+            port=free_port(nodes[0], setting, Path(plan.host_folder), environment),
+            ranks_per_node=spec.gpus_per_node,
+            nodes_min=min(spec.nodes_min or len(nodes), len(nodes)),
+            restarts=restarts,
+            run_id=f"{job or 'here'}-{state.number}-{state.attempt}",
+            gpu_bound=bool(state.gpus) and has_devices,
+            join_timeout_s=spec.join_timeout_s,
+        )
         self._key = secrets.token_hex(32)
         self._left_at: dict[str, float] = {}
         self.rejoined = 0
@@ -178,23 +187,6 @@ class RunningAttempt:
         self._steps: dict[str, StepHandle] = {}
         self._starts: dict[str, int] = {}
         self._write(extra)
-
-    def _meeting(self, state: LaunchState, restarts: int) -> Attempt:
-        """Return the attempt with the address and the port at which its ranks meet."""
-        spec, job, nodes = self._plan.spec, self._setting.slurm_job, state.nodes
-        has_devices = any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd"))
-        return Attempt(
-            number=state.attempt,
-            nodes=nodes,
-            addresses=addresses_of(nodes, self._environment, slurm=bool(job)),
-            port=free_port(nodes[0], self._setting, Path(self._plan.host_folder), self._environment),
-            ranks_per_node=spec.gpus_per_node,
-            nodes_min=min(spec.nodes_min or len(nodes), len(nodes)),
-            restarts=restarts,
-            run_id=f"{job or 'here'}-{state.number}-{state.attempt}",
-            gpu_bound=bool(self._gpus) and has_devices,
-            join_timeout_s=spec.join_timeout_s,
-        )
 
     @property
     def endpoint(self) -> str:

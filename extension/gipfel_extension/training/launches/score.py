@@ -23,11 +23,10 @@ from ...telemetry.files import read_object
 from ...telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ...telemetry.sample import SampleTable
 from ...telemetry.store.fine import read_finest
-from ...telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
 from ..record import LaunchState, known_folders, read_state
-from ..results import observed_of, program_of_launch, workload_of
+from ..results import observed_of, program_of_launch, rates_of_run, workload_of
 from ..results.advice_effect import AdviceEffect, compare_results
-from ..results.result import MAX_BYTES, MAX_METRICS_BYTES, Rates, Result, SavedResult, rates_of
+from ..results.result import MAX_BYTES, Result, SavedResult
 
 #: Longest time range in ns that is scored: the last hour of a launch.
 _MAX_NS = 3600 * 10**9
@@ -149,24 +148,18 @@ def _document(folder: Path, state: LaunchState) -> dict[str, Any] | None:
     document = {
         **scored.document(),
         "observed": observed_of(scored.table, scored.job, Settings()),
-        "rates": _logged_rates(folder, state),
+        "rates": rates_of_run(
+            Path(state.run),
+            f"{folder.parents[1].name}/{folder.name}",
+            state.started_ns or 0,
+            state.ended_ns or 2**63 - 1,
+        ),
         "seconds": _seconds(state),
     }
     if state.ended_ns is not None and time.time_ns() - state.ended_ns > _SETTLED_NS:
         with suppress(OSError):
             write_atomically(folder / SCORE, json.dumps(document, indent=2) + "\n")
     return document
-
-
-def _logged_rates(folder: Path, state: LaunchState) -> Rates:
-    """Return the rates that the launch's ranks have logged."""
-    named = f"{folder.parents[1].name}/{folder.name}"
-    with suppress(OSError, ValueError):
-        path = Path(state.run)
-        if (path / METRICS_FILE).stat().st_size <= MAX_METRICS_BYTES:
-            logged = read_metrics(path).between(state.started_ns or 0, state.ended_ns or 2**63 - 1)
-            return rates_of(UserMetrics(tuple(each for each in logged.series if each.launch == named)))
-    return {}
 
 
 def _seconds(state: LaunchState) -> float | None:

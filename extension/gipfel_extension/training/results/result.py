@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ Rates = dict[str, tuple[float, float]]
 STEPS = "steps_per_s"
 _ENDINGS = ("_per_s", "_per_sec", "_per_second", "/s")
 #: Size from which a file takes too long to read at the end of a job.
-MAX_METRICS_BYTES = 64 << 20
+_MAX_METRICS_BYTES = 64 << 20
 _MAX_RATES = 16
 #: Share of the log that is left out as warm-up: compilation, caches, the loader's first batches.
 _WARM_UP = 0.25
@@ -186,11 +187,18 @@ def seconds_of(run: Path) -> float | None:
     return None
 
 
-def rates_of_run(run: Path) -> Rates:
-    """Return the rates that a run's processes have logged; empty without any, or if the file is too large."""
+def rates_of_run(run: Path, launch: str | None = None, since_ns: int = 0, until_ns: int = 2**63 - 1) -> Rates:
+    """Return the rates that a run's processes have logged; empty without any, or if the file is too large.
+
+    Parameters
+    ----------
+    launch
+        Name of a launch, to return only what its ranks have logged.
+    """
     with suppress(OSError, ValueError):
-        if (run / METRICS_FILE).stat().st_size <= MAX_METRICS_BYTES:
-            return rates_of(read_metrics(run))
+        if (run / METRICS_FILE).stat().st_size <= _MAX_METRICS_BYTES:
+            logged = read_metrics(run).between(since_ns, until_ns).series
+            return rates_of(UserMetrics(tuple(each for each in logged if launch in (None, each.launch))))
     return {}
 
 
@@ -343,13 +351,10 @@ def _tensor(first: Observed, second: Observed) -> str:
     return ""
 
 
-def _memory(upwards: bool) -> Callable[[Observed, Observed], str]:  # noqa: FBT001
-    def indicator(first: Observed, second: Observed) -> str:
-        before, now = _pair("memory_used", first, second)
-        more = now - before if upwards else before - now
-        return f"memory in use from {100 * before:.0f} to {100 * now:.0f} %" if more >= _MEMORY else ""
-
-    return indicator
+def _memory(first: Observed, second: Observed, *, upwards: bool) -> str:
+    before, now = _pair("memory_used", first, second)
+    more = now - before if upwards else before - now
+    return f"memory in use from {100 * before:.0f} to {100 * now:.0f} %" if more >= _MEMORY else ""
 
 
 def _interval(first: Observed, second: Observed) -> str:
@@ -361,7 +366,7 @@ def _interval(first: Observed, second: Observed) -> str:
 
 _OWN: Mapping[str, Callable[[Observed, Observed], str]] = {
     "half-precision": _tensor,
-    "batch-size": _memory(upwards=True),
-    "activation-checkpointing": _memory(upwards=False),
+    "batch-size": partial(_memory, upwards=True),
+    "activation-checkpointing": partial(_memory, upwards=False),
     "checkpoint-interval": _interval,
 }
