@@ -169,17 +169,22 @@ def namespaces(machine: Machine) -> Finding:
 def fuse(machine: Machine) -> Finding:
     """Check that .sqsh images can be mounted."""
     device = machine.path("/dev/fuse")
-    if not device.exists():
-        return warning("There is no /dev/fuse, so .sqsh images can't be mounted.", "sudo modprobe fuse")
-    if not os.access(device, os.R_OK | os.W_OK):
-        return warning(
-            "This user has no access to /dev/fuse, so .sqsh images can't be mounted.",
+    problems = (
+        (not device.exists(), "There is no /dev/fuse", "sudo modprobe fuse"),
+        (
+            not os.access(device, os.R_OK | os.W_OK),
+            "This user has no access to /dev/fuse",
             "sudo chmod 666 /dev/fuse",
-        )
-    if machine.which("squashfuse") is None:
-        return warning(
-            "squashfuse is not installed, so .sqsh images can't be mounted.", "sudo apt install squashfuse"
-        )
+        ),
+        (
+            machine.which("squashfuse") is None,
+            "squashfuse is not installed",
+            "sudo apt install squashfuse",
+        ),
+    )
+    for applies, problem, fix in problems:
+        if applies:
+            return warning(f"{problem}, so .sqsh images can't be mounted.", fix)
     return ok(".sqsh images can be mounted.")
 
 

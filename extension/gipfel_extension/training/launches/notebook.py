@@ -68,14 +68,13 @@ def main(arguments: Sequence[str]) -> int:
                 resume=resumes(notebook, folder, os.environ),
             )
         except GipfelError as error:
-            problem = f"The notebook can't be run: {error}"
-            report_line(problem)
-            _write_error(folder, one_line(problem))
-            return 1
-    if outcome.problem:
-        report_line(outcome.problem)
-        _write_error(folder, outcome.problem)
-    return outcome.exit_status
+            problem, status = f"The notebook can't be run: {error}", 1
+        else:
+            problem, status = outcome.problem, outcome.exit_status
+    if problem:
+        report_line(problem)
+        _write_error(folder, one_line(problem))
+    return status
 
 
 def _prepare_kernel(notebook: Path, requested: str, python: str = "") -> str:

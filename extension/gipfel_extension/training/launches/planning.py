@@ -262,7 +262,35 @@ def shown_command(
         PORT are placeholders.
     """
     spec, launcher = plan.spec, LAUNCHERS[plan.spec.launcher]
-    started, names = bool(names), names or tuple(f"NODE{index}" for index in range(spec.nodes))
+    if not names:
+        names = tuple(f"NODE{index}" for index in range(spec.nodes))
+        commands = _planned_commands(spec, names)
+    what = {"module": ["-m", plan.target], "script": [plan.target]}.get(spec.kind, ["papermill", plan.target])
+    given = [f"{name}={json.dumps(value)}" for name, value in spec.parameters.items()]
+    user = redact_command_line([*what, *spec.arguments, *given])
+    nodes = f"{spec.nodes} x " if spec.nodes > 1 else ""
+    size = f"{nodes}{pluralize(spec.gpus_per_node, 'rank')}"
+    variables = {name: redact_value(name, value) for name, value in spec.environment.items()}
+    tasks = 1 if launcher.per == "node" else spec.gpus_per_node
+    step = f"srun --overlap --nodes={len(names)} --ntasks-per-node={tasks} " if plan.by_srun else ""
+    python = "python3" if plan.edf else plan.python or "python3"
+    known = {"{python}": python, "{program}": f"{plan.folder}/program.py"}
+    shown = [shlex.join(known.get(word, word) for word in command) for command in commands]
+    others = zip(names[1:], shown[1:], strict=True) if launcher.per == "node" else ()
+    lines = [
+        f"# {spec.kind} on {size}, from {plan.directory}",
+        f"# environment: {plan.edf or 'that of the job, or the node itself'}",
+        *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
+        *([f"# {tasks} times, once for each rank:"] if not step and tasks > 1 else ()),
+        f"{step}{shown[0]}",
+        *(f"# on {name}: {command}" for name, command in others),
+        f"# each rank: {shlex.quote(python)} {user}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _planned_commands(spec: LaunchSpec, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the argv of the launcher on each node before the first start, with PORT as the port."""
     attempt = Attempt(
         nodes=names,
         addresses=names if len(names) > 1 else ("127.0.0.1",),
@@ -272,30 +300,11 @@ def shown_command(
         restarts=spec.restarts,
         join_timeout_s=spec.join_timeout_s,
     )
-    what = {"module": ["-m", plan.target], "script": [plan.target]}.get(spec.kind, ["papermill", plan.target])
-    given = [f"{name}={json.dumps(value)}" for name, value in spec.parameters.items()]
-    user = redact_command_line([*what, *spec.arguments, *given])
-    nodes = f"{spec.nodes} x " if spec.nodes > 1 else ""
-    size = f"{nodes}{pluralize(spec.gpus_per_node, 'rank')}"
-    lines = [f"# {spec.kind} on {size}, from {plan.directory}"]
-    lines += [f"# environment: {plan.edf or 'that of the job, or the node itself'}"]
-    variables = {name: redact_value(name, value) for name, value in spec.environment.items()}
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    tasks = 1 if launcher.per == "node" else spec.gpus_per_node
-    step = f"srun --overlap --nodes={len(names)} --ntasks-per-node={tasks} " if plan.by_srun else ""
-    if not step and tasks > 1:
-        lines.append(f"# {tasks} times, once for each rank:")
-    python = "python3" if plan.edf else plan.python or "python3"
-    for index in range(len(names) if launcher.per == "node" else 1):
-        words = [
-            {"{python}": python, "{program}": f"{plan.folder}/program.py"}.get(word, word)
-            for word in (commands[index] if started else launcher.command(attempt, index))
-        ]
-        planned = shlex.join(words).replace(":29500", ":PORT").replace("port=29500", "port=PORT")
-        shown = shlex.join(words) if started else planned
-        lines.append(f"{step if index == 0 else f'# on {names[index]}: '}{shown}")
-    lines.append(f"# each rank: {shlex.quote(python)} {user}")
-    return "\n".join(lines) + "\n"
+    commands = (LAUNCHERS[spec.launcher].command(attempt, index) for index in range(len(names)))
+    return [
+        tuple(word.replace(":29500", ":PORT").replace("port=29500", "port=PORT") for word in command)
+        for command in commands
+    ]
 
 
 def _engine(spec: LaunchSpec, context: SubmissionContext) -> str:

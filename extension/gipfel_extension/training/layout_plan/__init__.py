@@ -209,7 +209,8 @@ def lines_of(plan: Plan) -> list[str]:
     work = f"sequence {plan.work.sequence}, batch {plan.work.batch}, {plan.work.precision}"
     parts = f"{step.bubble:.2f} bubble, {step.exposed:.2f} waiting"
     width = max(len(_short(each)) for each in plan.candidates)
-    lines = [
+    interval = f"write one every {checkpoint.interval / 60:.0f} min"
+    return [
         f"{size}: {model.layers} layers of {model.hidden}, {model.heads} heads",
         f"{plan.gpus} x {plan.machine.name}, {work}",
         "",
@@ -217,17 +218,17 @@ def lines_of(plan: Plan) -> list[str]:
         *(_row(each, width) for each in plan.candidates),
         "",
         f"a step of the first: {step.seconds:.2f} s, {step.compute:.2f} computing, {parts}",
+        *map(_traffic_line, plan.traffic),
+        f"a checkpoint is {gigabytes(checkpoint.bytes)}, {checkpoint.seconds:.0f} s to write; {interval}",
+        "scaling  " + "  ".join(f"{gpus} GPUs {share:.0%}" for gpus, share in plan.scaling),
+        *(f"note: {note}" for note in (*plan.notes, ESTIMATE)),
     ]
-    for each in plan.traffic:
-        link = "inside the node" if each.link == "node" else "over the network"
-        overlap = "overlapped" if each.overlapped else "not overlapped"
-        lines.append(f"  {each.purpose}: {gigabytes(each.bytes)} {link}, {each.seconds:.2f} s, {overlap}")
-    lines.append(
-        f"a checkpoint is {gigabytes(checkpoint.bytes)}, {checkpoint.seconds:.0f} s to write; "
-        f"write one every {checkpoint.interval / 60:.0f} min"
-    )
-    lines.append("scaling  " + "  ".join(f"{gpus} GPUs {share:.0%}" for gpus, share in plan.scaling))
-    return [*lines, *(f"note: {note}" for note in plan.notes), f"note: {ESTIMATE}"]
+
+
+def _traffic_line(traffic: Traffic) -> str:
+    link = "inside the node" if traffic.link == "node" else "over the network"
+    overlap = "overlapped" if traffic.overlapped else "not overlapped"
+    return f"  {traffic.purpose}: {gigabytes(traffic.bytes)} {link}, {traffic.seconds:.2f} s, {overlap}"
 
 
 def document_of(plan: Plan) -> dict[str, Any]:

@@ -295,30 +295,30 @@ class Layout(Frozen):
         count, tokens = self.microbatches(work), work.micro * work.sequence
         layers = -(-model.layers // self.pp)
         shard = (layers * model.layer_parameters + model.embedding_parameters) / self.tp * weight
-        found = []
-        if self.tp > 1:
-            ring = 2 * (self.tp - 1) / self.tp
-            sent = 4 * layers * tokens * model.hidden * weight * ring * count
-            found.append(
-                self._traffic(
-                    "activations (TP)", sent, self.tp <= machine.gpus_per_node, machine, overlapped=False
-                )
+        activations = tokens * model.hidden * weight * count
+        # Sharded gradients are sent for each microbatch, and in stage 3 also the weights.
+        transfers = {2: count + 1, 3: 3 * count}.get(self.zero, 2)
+        gradients = "weights and gradients (ZeRO-3)" if self.zero == 3 else "gradients (DP)"
+        per_node = machine.gpus_per_node
+        # For each axis its size and purpose, whether its groups are inside a node, and the bytes.
+        axes = (
+            (
+                self.tp,
+                "activations (TP)",
+                self.tp <= per_node,
+                4 * layers * activations * 2 * (1 - 1 / self.tp),
+            ),
+            (self.pp, "activations (PP)", self.tp * self.pp <= per_node, 2 * activations / self.tp),
+            (self.dp, gradients, self.gpus <= per_node, transfers * (1 - 1 / self.dp) * shard),
+        )
+        return tuple(
+            Traffic(
+                purpose=purpose,
+                link="node" if in_node else "network",
+                bytes=sent,
+                seconds=sent / (machine.node_bandwidth if in_node else machine.network_bandwidth),
+                overlapped=purpose != "activations (TP)",
             )
-        if self.pp > 1:
-            in_node = self.tp * self.pp <= machine.gpus_per_node
-            sent = 2 * tokens * model.hidden * weight / self.tp * count
-            found.append(self._traffic("activations (PP)", sent, in_node, machine, overlapped=True))
-        if self.dp > 1:
-            in_node = self.gpus <= machine.gpus_per_node
-            # Sharded gradients are sent for each microbatch, and in stage 3 also the weights.
-            transfers = {2: count + 1, 3: 3 * count}.get(self.zero, 2)
-            sent = transfers * (self.dp - 1) / self.dp * shard
-            purpose = "weights and gradients (ZeRO-3)" if self.zero == 3 else "gradients (DP)"
-            found.append(self._traffic(purpose, sent, in_node, machine, overlapped=True))
-        return tuple(found)
-
-    @staticmethod
-    def _traffic(purpose: str, sent: float, in_node: bool, machine: Machine, *, overlapped: bool) -> Traffic:  # noqa: FBT001
-        rate = machine.node_bandwidth if in_node else machine.network_bandwidth
-        link: Literal["node", "network"] = "node" if in_node else "network"
-        return Traffic(purpose=purpose, link=link, bytes=sent, seconds=sent / rate, overlapped=overlapped)
+            for size, purpose, in_node, sent in axes
+            if size > 1
+        )

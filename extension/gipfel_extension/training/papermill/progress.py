@@ -153,10 +153,7 @@ def plan_resume(notebook: Any, earlier: Any, *, kernel: str) -> ResumePlan:
 
 def _finished(now: list[tuple[int, Any]], before: list[tuple[int, Any]]) -> tuple[int, list[str]]:
     """Return how many code cells from the start have finished and are unchanged."""
-    for number, (_, cell) in enumerate(now):
-        if number >= len(before):
-            return number, []
-        old = before[number][1]
+    for number, ((_, cell), (_, old)) in enumerate(zip(now, before, strict=False)):
         finished = old.metadata.get("papermill", {}).get("status") == "completed"
         # The order in the injected cell is that of the command line; its values have already been compared.
         injected = "injected-parameters" in cell.metadata.get("tags", ())
@@ -165,7 +162,7 @@ def _finished(now: list[tuple[int, Any]], before: list[tuple[int, Any]]) -> tupl
             return number, [f"cell {number + 1} has changed ({line}): it and all after it run again"]
         if not finished:
             return number, []
-    return len(now), []
+    return min(len(now), len(before)), []
 
 
 def _check_parameters(notebook: Any, earlier: Any) -> None:

@@ -64,8 +64,8 @@ def check_edf(context: Context) -> CheckOutcome | None:
             message=f"{edf} was found on the host, but could not be checked there: {error.problem}",
             fix=error.fix,
         )
-    found = tuple(each for each in found if each.severity != "note")
-    found = tuple(sorted(found, key=lambda each: each.severity != "error"))
+    serious = (each for each in found if each.severity != "note")
+    found = tuple(sorted(serious, key=lambda each: each.severity != "error"))
     if not found:
         return CheckOutcome(check="edf", verdict="pass", message=f"{edf} is valid.")
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""

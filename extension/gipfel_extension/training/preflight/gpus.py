@@ -212,13 +212,13 @@ def _holder(pid: int, name: str, probe: ProbeResult, environment: Mapping[str, s
 
 
 def _protection_reason(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    if not _is_own_user(pid):
-        return "it belongs to another user"
-    if os.getpid() in descendants(pid):
-        return "it is an ancestor of this process"
-    if "GIPFEL_LAUNCH" in variables:
-        return "it is a rank of a launch, which `gipfel launch stop` stops"
-    return "" if _is_in_job(pid, variables, environment) else "it may not belong to this job"
+    reasons = (
+        (not _is_own_user(pid), "it belongs to another user"),
+        (os.getpid() in descendants(pid), "it is an ancestor of this process"),
+        ("GIPFEL_LAUNCH" in variables, "it is a rank of a launch, which `gipfel launch stop` stops"),
+        (not _is_in_job(pid, variables, environment), "it may not belong to this job"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 def _is_own_user(pid: int) -> bool:

@@ -132,26 +132,23 @@ def compare_results(before: Result, now: Result) -> AdviceEffect | None:
     )
 
 
-def _differences(before: Result, now: Result, rules: set[str]) -> Iterator[str]:
-    """Yield reasons why two runs are not comparable."""
+def _differences(before: Result, now: Result, rules: set[str]) -> list[str]:
+    """Return the reasons why two runs are not comparable."""
     first, second = before.saved, now.saved
-    if first.simulated != second.simulated:
-        yield "one is simulated"
-    if len(first.gpus) != len(second.gpus):
-        yield f"they had {len(first.gpus)} and {len(second.gpus)} GPUs"
-    elif {each.name for each in first.gpus} != {each.name for each in second.gpus}:
-        yield "their GPUs are different models"
-    if before.program.ranks != now.program.ranks:
-        yield "they had different numbers of ranks"
-    if before.image and now.image and before.image != now.image:
-        yield "their images differ"
+    counts = len(first.gpus), len(second.gpus)
+    models = [{each.name for each in saved.gpus} for saved in (first, second)]
     others = other_options(before, now, rules)
-    if others:
-        more = " and more" if len(others) > _MAX_NAMED else ""
-        names = ", ".join(others[:_MAX_NAMED]) + more
-        yield f"they differ in options that the advice does not mention: {names}"
-    if second.score is None:
-        yield "the later one has no score"
+    names = ", ".join(others[:_MAX_NAMED]) + (" and more" if len(others) > _MAX_NAMED else "")
+    reasons = (
+        (first.simulated != second.simulated, "one is simulated"),
+        (counts[0] != counts[1], f"they had {counts[0]} and {counts[1]} GPUs"),
+        (counts[0] == counts[1] and models[0] != models[1], "their GPUs are different models"),
+        (before.program.ranks != now.program.ranks, "they had different numbers of ranks"),
+        (before.image and now.image and before.image != now.image, "their images differ"),
+        (others, f"they differ in options that the advice does not mention: {names}"),
+        (second.score is None, "the later one has no score"),
+    )
+    return [reason for applies, reason in reasons if applies]
 
 
 def _checks(advice: Sequence[SavedAdvice], before: Result, now: Result) -> Iterator[CheckedAdvice]:
@@ -250,15 +247,18 @@ def _by_duration(first: SavedResult, second: SavedResult) -> Speedup | None:
 
 def _no_score(first: SavedResult, second: SavedResult, followed: Sequence[SavedAdvice]) -> str:
     """Return why the scores of both runs do not show the speedup; empty if they do."""
-    if any(each.gain <= 0 for each in followed):
-        return "the score does not show it, and the runs did not both log a rate such as tokens_per_s"
-    if first.interval_s != second.interval_s:
-        return "the scores are of samples at different intervals"
-    if first.weights != second.weights:
-        return "the scores have different weights"
-    if min(first.confidence or 0.0, second.confidence or 0.0) < _CERTAIN:
-        return "too few samples were scored"
-    return "" if first.score and second.score else "one of the scores is 0"
+    confidence = min(first.confidence or 0.0, second.confidence or 0.0)
+    problems = (
+        (
+            any(each.gain <= 0 for each in followed),
+            "the score does not show it, and the runs did not both log a rate such as tokens_per_s",
+        ),
+        (first.interval_s != second.interval_s, "the scores are of samples at different intervals"),
+        (first.weights != second.weights, "the scores have different weights"),
+        (confidence < _CERTAIN, "too few samples were scored"),
+        (not (first.score and second.score), "one of the scores is 0"),
+    )
+    return next((problem for applies, problem in problems if applies), "")
 
 
 def _same_length(before: Result, now: Result, rules: set[str]) -> bool:
