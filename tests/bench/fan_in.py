@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,7 +131,7 @@ def _stream(
 
 
 def _hear(sockets: Path, found: set[tuple[str, int]], ended: Callable[[], bool]) -> None:
-    with LiveReader(sockets) as reader:
+    with closing(LiveReader(sockets)) as reader:
         while not ended():
             tick = reader.receive(0.2)
             if tick is not None:

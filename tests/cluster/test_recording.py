@@ -34,12 +34,13 @@ pytestmark = pytest.mark.cluster
 _LIMIT_S = 90
 _WORK = """
 import os, socket, subprocess, sys, time
+from contextlib import closing
 from pathlib import Path
 opened = socket.create_server(("", 0))
 from gipfel_extension.telemetry.live import LiveReader
 run = os.environ["GIPFEL_RUN"]
 seen, ends = set(), time.monotonic() + 60
-with LiveReader(Path(os.environ["GIPFEL_SOCKETS"])) as reader:
+with closing(LiveReader(Path(os.environ["GIPFEL_SOCKETS"]))) as reader:
     while len(seen) < 2 and time.monotonic() < ends:
         tick = reader.receive(1.0)
         seen |= {tick.node} if tick else set()

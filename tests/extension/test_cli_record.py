@@ -150,7 +150,7 @@ def test_it_is_live_for_a_notebook_and_takes_metrics_from_a_file(started, runs, 
         time.sleep(0.05)
     run = run_at(folder(runs), {})
     assert run.sockets is not None
-    with LiveReader(run.sockets) as reader:
+    with contextlib.closing(LiveReader(run.sockets)) as reader:
         tick = reader.receive(_LIMIT_S)
     assert tick is not None
     assert tick.samples[0].device.startswith("host:")

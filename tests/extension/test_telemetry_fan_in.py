@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,7 @@ def sockets(tmp_path_factory) -> Path:
 
 def test_256_nodes_arrive_once_each_with_their_name(sockets):
     keys = FanInKeys.make()
-    with receiving(sockets, keys) as receiver, LiveReader(sockets) as reader:
+    with receiving(sockets, keys) as receiver, closing(LiveReader(sockets)) as reader:
         endpoint = f"tcp://127.0.0.1:{receiver.port}"
         senders = [FanInSender(endpoint, keys) for _ in range(256)]
         try:
@@ -106,7 +106,7 @@ def test_256_nodes_arrive_once_each_with_their_name(sockets):
 
 def test_restarted_head_receives_missed_ticks_without_duplicates(sockets):
     keys = FanInKeys.make()
-    with LiveReader(sockets) as reader:
+    with closing(LiveReader(sockets)) as reader:
         with receiving(sockets, keys) as receiver:
             port = receiver.port
             sender = FanInSender(f"tcp://127.0.0.1:{port}", keys)
@@ -131,7 +131,7 @@ def test_restarted_head_receives_missed_ticks_without_duplicates(sockets):
 def test_a_tick_that_comes_twice_is_published_once(sockets):
     keys = FanInKeys.make()
     clock = [0.0]
-    with receiving(sockets, keys) as receiver, LiveReader(sockets) as reader:
+    with receiving(sockets, keys) as receiver, closing(LiveReader(sockets)) as reader:
         sender = FanInSender(f"tcp://127.0.0.1:{receiver.port}", keys, monotonic=lambda: clock[0])
         connected(reader, sender)
         before = receiver.received
@@ -156,7 +156,7 @@ def test_without_a_head_the_oldest_are_dropped_and_counted(sockets):
     for seq in range(1, 26):
         sender.send(tick(seq))
     assert (sender.waiting, sender.dropped) == (10, 15)
-    with receiving(sockets, keys, port), LiveReader(sockets) as reader:
+    with receiving(sockets, keys, port), closing(LiveReader(sockets)) as reader:
         worker = threading.Thread(target=until, args=([sender], lambda: sender.waiting == 0))
         found = gathered_from(reader, worker)
     sender.close(limit=0)
@@ -184,7 +184,7 @@ def other_keys(keys: FanInKeys, case: str) -> FanInKeys | None:
 @pytest.mark.parametrize("case", ["wrong server key", "wrong client key", "no key", "plain"])
 def test_clients_without_the_jobs_keys_are_refused(sockets, case):
     keys = FanInKeys.make()
-    with receiving(sockets, keys) as receiver, LiveReader(sockets) as reader:
+    with receiving(sockets, keys) as receiver, closing(LiveReader(sockets)) as reader:
         endpoint = f"tcp://127.0.0.1:{receiver.port}"
         friend = FanInSender(endpoint, keys)
         connected(reader, friend)
@@ -240,7 +240,7 @@ def test_receiver_prints_port_and_keys_and_ends_at_a_signal(sockets):
     first.wait(LIMIT_S)
     second, said = started({**environment, **said["head"]}, "--port", str(port))
     assert said == {"port": port}
-    with LiveReader(sockets) as reader:
+    with closing(LiveReader(sockets)) as reader:
         sender = FanInSender(f"tcp://127.0.0.1:{port}", sender_keys)
         connected(reader, sender)
         sender.close(limit=0)

@@ -105,7 +105,7 @@ def test_second_recorder_with_the_same_name_is_renamed(tmp_path: Path) -> None:
     more = ("--source", "host", "--sockets", sockets)
     with running(folder, *more) as first:
         assert until(lambda: read_samples(folder).rows > 2)
-        with running(folder, *more) as second, LiveReader(sockets) as reader:
+        with running(folder, *more) as second, contextlib.closing(LiveReader(sockets)) as reader:
             heard: set[str] = set()
 
             def both() -> bool:

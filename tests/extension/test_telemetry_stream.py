@@ -7,6 +7,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,7 +99,7 @@ def test_invalid_tick_raises_value_error(data):
 
 
 def test_a_reader_finds_recorders_that_start_later_and_skips_garbage(run):
-    with LiveReader(run.sockets) as reader:
+    with closing(LiveReader(run.sockets)) as reader:
         assert reader.receive(0.05) is None
         publisher = Publisher(run.sockets, "job")
         assert (run.sockets / "job.sock").stat().st_mode & 0o077 == 0
@@ -251,8 +253,7 @@ def test_status_of_recorders():
     assert status_of([recorder], 104 * second, starting=True)["state"] == "stale"
     waiting = RecorderState("job", "n1", devices={"GPU-1": GPU})
     assert status_of([waiting], 104 * second, starting=True)["state"] == "starting"
-    recorder.event = "nvml can't be read: it is gone"
+    recorder = replace(recorder, event="nvml can't be read: it is gone")
     assert status_of([recorder], 102 * second, starting=True)["message"] == recorder.event
-    recorder.ended = True
-    ended = status_of([recorder], 900 * second, starting=False)
+    ended = status_of([replace(recorder, ended=True)], 900 * second, starting=False)
     assert (ended["state"], ended["message"]) == ("stale", "The recording ended at 1970-01-01 00:01:40 UTC.")

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..telemetry.events import file_name
@@ -22,7 +23,6 @@ from ..topology.collect import is_first_node, record_topology
 from ..tracking.run_metrics import MetricsDirectory
 from ..tracking.text_formats import PatternError
 from .job_processes import NetworkMonitor
-from .journal import Journal
 from .loop import MetricsFollower, Recorder, TickSink
 from .metric_files import MetricsFile, OpenFiles
 from .rule_monitor import load_rules
@@ -57,23 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     metrics = requested_metrics(options.metric)
     interval = options.interval or _DEFAULT_INTERVAL
     request = SourceRequest(interval, options.root_pid, environment, clock, metrics)
-    try:
-        sources = open_sources(options.source, request)
-    except SourceError:
+    sources = open_sources(options.source, request)
+    if not sources:
         return 1
-    recorder_name = RecorderName(options.telemetry, node, options.name)
+    name = lock_name(options.telemetry, node, options.name)
     fine = (
         FineRetention.from_environment(environment)
         if options.interval is None and fine_sources(sources)
         else None
     )
-    settings = Settings(
-        options.telemetry, node, recorder_name.name, interval, options.flush, fine=fine, metrics=metrics
-    )
+    settings = Settings(options.telemetry, node, name, interval, options.flush, fine=fine, metrics=metrics)
     recorder = Recorder(
         sources,
         settings,
-        publisher=_publisher(options, recorder_name.name),
+        publisher=_publisher(options, name),
         senders=_head_senders(options, environment),
         clock=clock,
         metrics=_metrics_followers(options, node, clock, environment),
@@ -82,13 +79,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rules=None if options.no_rules else lambda: load_rules(environment),
         network=None
         if options.no_network
-        else lambda journal: _network_monitor(options, environment, clock, journal),
+        else partial(
+            NetworkMonitor,
+            options.telemetry.parent,
+            node,
+            root_pid=options.root_pid,
+            environment=environment,
+            clock=clock,
+        ),
         storage=None if options.no_storage else _storage_monitor(options, environment, clock),
     )
-    if recorder_name.changed:
+    if name != options.name:
         recorder.journal.note(
-            "second_recorder",
-            f"A recorder {recorder_name.requested!r} is already running; this one is {recorder_name.name!r}.",
+            "second_recorder", f"A recorder {options.name!r} is already running; this one is {name!r}."
         )
     # Slurm's controller may take seconds to answer, and no sample must wait for it.
     topology = threading.Thread(
@@ -104,23 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def open_sources(specs: Sequence[str], request: SourceRequest) -> list[Source]:
-    """Open the available sources; log one line for each that cannot be opened.
-
-    Raises
-    ------
-    SourceError
-        None of them can be opened.
-    """
+    """Open the available sources; log one line for each that cannot be opened."""
     sources: list[Source] = []
-    last_error: SourceError | None = None
     for spec in specs:
         try:
             sources.append(open_source(spec, request))
         except SourceError as error:
-            last_error = error
             log.warning("%s", error)
-    if not sources and last_error is not None:
-        raise last_error
     return sources
 
 
@@ -142,43 +135,32 @@ def requested_metrics(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-class RecorderName:
-    """A recorder's name, unique in its directory as long as this process holds the name's lock.
+def lock_name(telemetry: Path, node: str, requested: str) -> str:
+    """Return a name for a recorder, unique in its directory: this process holds its lock until it ends.
 
-    Parameters
-    ----------
-    requested
-        The name to use; if another recorder has it, ``<name>-2`` and so on is used instead.
+    If another recorder has the requested name, ``<name>-2`` and so on is used instead.
     """
+    for number in range(1, _MAX_NAMES):
+        name = requested if number == 1 else f"{requested}-{number}"
+        if _lock(telemetry / f".{file_name(node)}-{file_name(name)}.lock"):
+            return name
+    return requested
 
-    def __init__(self, telemetry: Path, node: str, requested: str) -> None:
-        self.requested = self.name = requested
-        self._handle: int | None = None
-        for number in range(1, _MAX_NAMES):
-            name = requested if number == 1 else f"{requested}-{number}"
-            if self._lock(telemetry / f".{file_name(node)}-{file_name(name)}.lock"):
-                self.name = name
-                return
 
-    @property
-    def changed(self) -> bool:
-        """True where another recorder has the requested name."""
-        return self.name != self.requested
-
-    def _lock(self, path: Path) -> bool:
-        """Lock a name; return False where another recorder holds it, True where locking is impossible."""
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError:
-            return True
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-        self._handle = handle
+def _lock(path: Path) -> bool:
+    """Lock a name; return False where another recorder holds it, True where locking is impossible."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
         return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+    # The file stays open until this process ends: closing it would release the lock.
+    return True
 
 
 def _score_parts() -> ScoreParts:
@@ -213,19 +195,6 @@ def _head_senders(options: argparse.Namespace, environment: Mapping[str, str]) -
     except (SourceError, ImportError) as error:
         log.warning("Samples can't be sent to the head node: %s", error)
         return []
-
-
-def _network_monitor(
-    options: argparse.Namespace, environment: Mapping[str, str], clock: Clock, journal: Journal
-) -> NetworkMonitor:
-    return NetworkMonitor(
-        options.telemetry.parent,
-        environment["GIPFEL_NODE"],
-        root_pid=options.root_pid,
-        environment=environment,
-        clock=clock,
-        journal=journal,
-    )
 
 
 def _storage_monitor(

@@ -71,7 +71,7 @@ class Recorder:
     rules
         Function that reads the rules that are applied to the samples; None for none.
     network
-        Function that opens the monitor of the job's connections for a journal; None for none.
+        Function that opens the monitor of the job's connections for a ``journal``; None for none.
     storage
         Monitor of the job's input and output, which runs in its own threads; closed with the recorder.
     """
@@ -88,7 +88,7 @@ class Recorder:
         environment: Mapping[str, str] = os.environ,
         score: ScoreParts | None = None,
         rules: Callable[[], list[Rule]] | None = None,
-        network: Callable[[Journal], NetworkMonitor] | None = None,
+        network: Callable[..., NetworkMonitor] | None = None,
         storage: StorageMonitor | None = None,
     ) -> None:
         self._sources = tuple(sources)
@@ -113,8 +113,15 @@ class Recorder:
         self.journal = Journal(settings.telemetry, settings.node, settings.name, self._clock)
         self._writer = SampleWriter(settings, self._provenance, self.journal, self._clock)
         self._fine = (
-            FineRecording(settings, self._provenance, self.journal, self._clock, score)
-            if fine and score is not None
+            FineRecording(
+                settings,
+                self._provenance,
+                self.journal,
+                self._clock,
+                retention=settings.fine,
+                score=score,
+            )
+            if fine and settings.fine is not None and score is not None
             else None
         )
         self._frequent_sources = fine or self._sources
@@ -137,7 +144,7 @@ class Recorder:
             if rules is not None
             else None
         )
-        self._network = None if network is None else network(self.journal)
+        self._network = None if network is None else network(journal=self.journal)
         self._storage = storage
         self._seq = 0
 

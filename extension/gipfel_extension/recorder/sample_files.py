@@ -188,16 +188,17 @@ class FineRecording:
         provenance: Provenance,
         journal: Journal,
         clock: Clock,
+        *,
+        retention: FineRetention,
         score: ScoreParts,
     ) -> None:
         metrics = tuple(name for name in provenance.extra if name not in SCORE_PARTS)
         fine_provenance = replace(provenance, interval=FINE_INTERVAL, extra=metrics)
         folder = fine_folder(settings.telemetry)
         fine_settings = replace(settings, telemetry=folder, interval=FINE_INTERVAL, rotate=_ROTATE_S)
-        retention = settings.fine
         self._writer = (
             SampleWriter(fine_settings, fine_provenance, journal, clock, summaries=False)
-            if retention and retention.hours
+            if retention.hours
             else None
         )
         self._seconds = SecondAggregator(provenance.devices, score)
@@ -213,7 +214,8 @@ class FineRecording:
         if self._writer is not None:
             self._writer.add(samples)
             if self._pruned_ns is None or now_ns - self._pruned_ns >= _ROTATE_S * 1e9:
-                self._prune(now_ns)
+                self._pruned_ns = now_ns
+                self._retention.prune(self._folder, self._clock.time_ns(), name_prefix=self._name_prefix)
         return self._seconds.due(now_ns)
 
     def drain(self) -> list[Sample]:
@@ -225,11 +227,6 @@ class FineRecording:
         if self._writer is not None:
             self._writer.flush()
             self._writer.finish()
-
-    def _prune(self, now_ns: int) -> None:
-        self._pruned_ns = now_ns
-        if self._retention is not None:
-            self._retention.prune(self._folder, self._clock.time_ns(), name_prefix=self._name_prefix)
 
 
 def fine_sources(sources: Sequence[Source]) -> tuple[Source, ...]:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +100,6 @@ def ranks_json(locations: Iterable[RankLocation]) -> str:
     return json.dumps([asdict(location) for location in locations]) + "\n"
 
 
-@dataclass(frozen=True)
-class _Process:
-    pid: int
-    parent: int
-    name: str
-    rank: int
-    numa: int | None
-
-
 class RankFinder:
     """Finder of a node's ranks; keeps the ranks file of one recorder up to date.
 
@@ -180,42 +171,40 @@ class RankFinder:
 
     def find(self, holders: Sequence[tuple[int, str]]) -> dict[int, tuple[RankLocation, ...]]:
         """Return the locations of each rank on this node."""
-        processes = {process.pid: process for process in self._processes()}
+        processes = self._processes()
         found: dict[int, tuple[RankLocation, ...]] = {}
         for pid, uuid in sorted(set(holders)):
-            if process := processes.get(pid):
-                location = RankLocation(process.rank, self._node, pid, uuid, process.name, process.numa)
-                found[process.rank] = (*found.get(process.rank, ()), location)
-        for process in sorted(processes.values(), key=lambda each: each.pid):
-            parent = processes.get(process.parent)
+            if pid in processes:
+                _, own = processes[pid]
+                found[own.rank] = (*found.get(own.rank, ()), replace(own, gpu_uuid=uuid))
+        for _, (parent, own) in sorted(processes.items()):
             # A rank's child processes, such as data loader workers, inherit its environment.
-            if process.rank not in found and (parent is None or parent.rank != process.rank):
-                found[process.rank] = (
-                    RankLocation(process.rank, self._node, process.pid, None, process.name, process.numa),
-                )
+            is_child = parent in processes and processes[parent][1].rank == own.rank
+            if own.rank not in found and not is_child:
+                found[own.rank] = (own,)
         return found
 
-    def _processes(self) -> list[_Process]:
+    def _processes(self) -> dict[int, tuple[int, RankLocation]]:
+        """Return the parent and the rank, without its GPUs, of each process that has a rank."""
         # The recorder and the process that starts it are Slurm tasks too, but not ranks.
         own_uid, excluded = os.getuid(), {os.getpid(), os.getppid()}
-        found = []
+        found = {}
         for entry in os.scandir(self._proc):
             if entry.name.isdecimal() and int(entry.name) not in excluded:
                 with suppress(OSError, ValueError, IndexError):
                     if entry.stat().st_uid == own_uid:
-                        found.append(self._process(int(entry.name)))
-        return [process for process in found if process is not None and process.parent != self._recorder]
+                        found[int(entry.name)] = self._process(int(entry.name))
+        return {pid: each for pid, each in found.items() if each is not None and each[0] != self._recorder}
 
-    def _process(self, pid: int) -> _Process | None:
+    def _process(self, pid: int) -> tuple[int, RankLocation] | None:
         folder = self._proc / str(pid)
         environment = read_environment(folder)
-        if not self._is_of_job(environment):
-            return None
         rank = rank_of_environment(environment)
-        if rank is None:
+        if rank is None or not self._is_of_job(environment):
             return None
         name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
-        return _Process(pid, int(rest.split()[1]), name.partition("(")[2], rank, self._numa(folder))
+        location = RankLocation(rank, self._node, pid, None, name.partition("(")[2], self._numa(folder))
+        return int(rest.split()[1]), location
 
     def _is_of_job(self, environment: Mapping[bytes, bytes]) -> bool:
         if self._job:

@@ -156,20 +156,15 @@ def _coverage_notes(table: SampleTable, expected: tuple[str, ...]) -> Iterator[s
         return
     first = min(begin for begin, _ in time_ranges.values())
     last = max(end for _, end in time_ranges.values())
-    late = {
-        n: (begin - first) / 1e9
-        for n, (begin, _) in time_ranges.items()
-        if begin - first > _MAX_DIFFERENCE_S * 1e9
-    }
-    early = {
-        n: (last - end) / 1e9 for n, (_, end) in time_ranges.items() if last - end > _MAX_DIFFERENCE_S * 1e9
-    }
-    if late:
-        delay = max(late.values())
-        yield f"The samples of {_listed(sorted(late))} begin up to {delay:.0f} s after the first."
-    if early:
-        lead = max(early.values())
-        yield f"The samples of {_listed(sorted(early))} end up to {lead:.0f} s before the last."
+    late = {node: (begin - first) / 1e9 for node, (begin, _) in time_ranges.items()}
+    early = {node: (last - end) / 1e9 for node, (_, end) in time_ranges.items()}
+    for seconds, text in (
+        (late, "begin up to {:.0f} s after the first"),
+        (early, "end up to {:.0f} s before the last"),
+    ):
+        nodes = sorted(node for node, missing in seconds.items() if missing > _MAX_DIFFERENCE_S)
+        if nodes:
+            yield f"The samples of {_listed(nodes)} {text.format(max(seconds.values()))}."
 
 
 def _event_notes(telemetry: Path) -> Iterator[str]:

@@ -16,12 +16,12 @@ from ..sources.web import checked_url
 from .recording import Recording, gpu_columns
 
 #: Time range of one query: servers limit the number of samples in a response.
-_CHUNK_SECONDS = 3600.0
+_CHUNK_NS = 3600 * 10**9
 _MAX_SECONDS = 30 * 86400.0
 _FIX = "Use prometheus:http://HOST:PORT?nodes=n1,n2&start=TIME&end=TIME with times in ISO 8601 or since 1970."
 _MAX_TEXT_BYTES = 512 << 20
 #: Values of one GPU in one scrape, and the time in milliseconds where the text has one.
-_Scrape = tuple[dict[str, float], int | None]
+_Scrape = tuple[dict[str, float | None], int | None]
 
 
 def open_prometheus_range(spec: str, environment: Mapping[str, str]) -> Recording:
@@ -65,12 +65,10 @@ def read_prometheus(
         The server does not respond, or has no samples of these nodes.
     """
     found: list[Series] = []
-    first_ns = start_ns
-    while first_ns < end_ns:
-        last_ns = min(end_ns, first_ns + int(_CHUNK_SECONDS * 1e9))
+    for first_ns in range(start_ns, end_ns, _CHUNK_NS):
+        last_ns = min(end_ns, first_ns + _CHUNK_NS)
         seconds = (last_ns - first_ns) / 1e9
         found += query_samples(url, nodes, end_ns=last_ns, seconds=seconds, environment=environment)
-        first_ns = last_ns
     rows = scraped_rows(found)
     devices = {uuid: each for uuid, each in scraped_devices(found).items() if not gpus or uuid in gpus}
     if not rows or not devices:
@@ -97,13 +95,8 @@ def _range_table(
     steps: list[float] = []
     for uuid in devices:
         own = {time: values for time, values in rows.get(uuid, {}).items() if start_ns <= time <= end_ns}
-        times = np.array(sorted(own), np.int64)
-        names = dict.fromkeys(name for values in own.values() for name in values)
-        held = {
-            name: np.array([own[time].get(name) for time in times.tolist()], np.float64) for name in names
-        }
-        columns[uuid] = gpu_columns(times, held)
-        steps += (np.diff(times) / 1e9).tolist()
+        columns[uuid] = _columns(own)
+        steps += (np.diff(columns[uuid]["time_ns"]) / 1e9).tolist()
     interval = round(float(np.median(steps)), 3) if steps else 0.0
     return SampleTable(tuple(devices.values()), columns, "prometheus", interval)
 
@@ -139,22 +132,29 @@ def read_exporter_text(path: Path) -> Recording:
         own = scrapes.setdefault(device.uuid, [])
         if not own or found[0] in own[-1][0]:
             own.append(({}, time_ms))
-        number = scaled(value, found[1])
-        own[-1][0][found[0]] = np.nan if number is None else number
+        own[-1][0][found[0]] = scaled(value, found[1])
     if not devices:
         raise ValueError("it has no metric of DCGM exporter")
     timed = all(time is not None for own in scrapes.values() for _, time in own)
-    columns = {uuid: _columns(own, timed=timed) for uuid, own in scrapes.items()}
+    columns = {
+        uuid: _columns(
+            {
+                (time or 0) * 10**6 if timed else place * 10**9: values
+                for place, (values, time) in enumerate(own)
+            }
+        )
+        for uuid, own in scrapes.items()
+    }
     interval = 0.0 if timed else 1.0
     table = SampleTable(tuple(devices.values()), columns, f"dcgm-exporter {path.name}", interval)
     return Recording(table, path.name, _notes(table, timed=timed))
 
 
-def _columns(scrapes: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[np.float64]]:
-    times = [(time or 0) * 10**6 if timed else index * 10**9 for index, (_, time) in enumerate(scrapes)]
-    metrics = dict.fromkeys(metric for values, _ in scrapes for metric in values)
-    held = {m: np.array([values.get(m, np.nan) for values, _ in scrapes], np.float64) for m in metrics}
-    return gpu_columns(np.array(times, np.int64), held)
+def _columns(rows: Mapping[int, Mapping[str, float | None]]) -> Columns:
+    """Return the columns of a GPU from its values by time."""
+    metrics = dict.fromkeys(metric for values in rows.values() for metric in values)
+    held = {m: np.array([values.get(m) for values in rows.values()], np.float64) for m in metrics}
+    return gpu_columns(np.array(list(rows), np.int64), held)
 
 
 def _notes(table: SampleTable, *, timed: bool) -> tuple[str, ...]:

@@ -167,12 +167,6 @@ class LiveReader:
         """Close the socket; garbage collection of the reader closes it too."""
         self._finish()
 
-    def __enter__(self) -> "LiveReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _connect(self) -> None:
         if time.monotonic() < self._scan:
             return

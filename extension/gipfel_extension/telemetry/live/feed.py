@@ -53,7 +53,7 @@ class Status(TypedDict):
     message: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class RecorderState:
     """State of one recorder of a run.
 
@@ -178,20 +178,26 @@ class SaturationFeed:
 
     def _add_tick(self, tick: Tick) -> list[Sample]:
         with self._lock:
-            key = (tick.node, tick.recorder)
-            recorder = self._recorders.setdefault(key, RecorderState(tick.recorder, tick.node))
-            if recorder.live and tick.seq not in (1, recorder.seq + 1):
-                self._gap = True
+            key, devices = (tick.node, tick.recorder), {device.uuid: device for device in tick.devices}
+            known = self._recorders.get(key, RecorderState(tick.recorder, tick.node))
+            has_lost_ticks = known.live and tick.seq not in (1, known.seq + 1)
+            if has_lost_ticks or not self._gap:
                 self._schedule_reread()
-            elif not self._gap:
-                self._schedule_reread()
-            recorder.source, recorder.interval, recorder.ended = tick.source, tick.interval, tick.ended
-            recorder.dropped = tick.dropped
-            recorder.live, recorder.seq, recorder.alive_ns = True, tick.seq, self._clock.time_ns()
-            recorder.event = tick.events[-1].message if tick.events else recorder.event
-            recorder.devices = {device.uuid: device for device in tick.devices}
-            recorder.last_ns = max((s.time_ns for s in tick.samples), default=recorder.last_ns)
-            self._devices.update(recorder.devices)
+            self._gap |= has_lost_ticks
+            self._recorders[key] = replace(
+                known,
+                source=tick.source,
+                interval=tick.interval,
+                last_ns=max((s.time_ns for s in tick.samples), default=known.last_ns),
+                alive_ns=self._clock.time_ns(),
+                ended=tick.ended,
+                live=True,
+                seq=tick.seq,
+                dropped=tick.dropped,
+                event=tick.events[-1].message if tick.events else known.event,
+                devices=devices,
+            )
+            self._devices.update(devices)
             if any(event.kind == "clock_step" for event in tick.events):
                 self._compact()
                 self._table = self._until_now(self._table)
@@ -231,13 +237,17 @@ class SaturationFeed:
             if not segment.recorder:
                 continue
             key = (segment.node, segment.recorder)
-            recorder = self._recorders.setdefault(key, RecorderState(segment.recorder, segment.node))
+            recorder = self._recorders.get(key, RecorderState(segment.recorder, segment.node))
             newest = max(filter(None, (recorder.last_ns, segment.last_ns)), default=None)
             if segment.last_ns is None or segment.last_ns == newest:
-                recorder.source, recorder.interval = segment.source, segment.interval
-                recorder.ended = segment.state == "closed" and not self._has_next_segment(recorder)
-                recorder.devices = {device.uuid: device for device in segment.devices}
-            recorder.last_ns = newest
+                recorder = replace(
+                    recorder,
+                    source=segment.source,
+                    interval=segment.interval,
+                    ended=segment.state == "closed" and not self._has_next_segment(recorder),
+                    devices={device.uuid: device for device in segment.devices},
+                )
+            self._recorders[key] = replace(recorder, last_ns=newest)
 
     def _has_next_segment(self, recorder: RecorderState) -> bool:
         """Return whether a recorder with a closed segment still sends ticks and will write a new segment."""
