@@ -73,8 +73,8 @@ class FakeNvml:
     def nvmlDeviceGetMinorNumber(self, handle: str) -> int:
         return int(handle[3])
 
-    def nvmlDeviceGetName(self, handle: str) -> bytes:
-        return b"NVIDIA H100"
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return "NVIDIA H100"
 
     def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
         if not self.mig:

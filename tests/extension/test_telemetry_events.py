@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,8 @@ def test_damaged_event_lines_are_counted(tmp_path: Path) -> None:
     one = Event(5, "n1", "xid", "GPU-1", "The driver reports XID 79.")
     two = Event(3, "n2", "of a later version", "", "Something.")
     lines = [
-        json.dumps({**one.to_json(), "more": 1}),
-        json.dumps(two.to_json()),
+        json.dumps({**asdict(one), "more": 1}),
+        json.dumps(asdict(two)),
         '{"time_ns": 1}',
         "[]",
         "nul\0l",

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from ..telemetry.events import Event, events_file
@@ -83,13 +84,11 @@ class Journal:
             self._failing.add(problem)
             self.note(kind, message)
 
-    def report_recovery(self, problem: str, kind: str, message: str) -> bool:
-        """Add an event if a reported problem ends; return whether it had been reported."""
-        if problem not in self._failing:
-            return False
-        self._failing.discard(problem)
-        self.note(kind, message)
-        return True
+    def report_recovery(self, problem: str, kind: str, message: str) -> None:
+        """Add an event if a reported problem ends."""
+        if problem in self._failing:
+            self._failing.discard(problem)
+            self.note(kind, message)
 
     @contextmanager
     def log_errors(self, task: str) -> Iterator[None]:
@@ -110,7 +109,7 @@ class Journal:
         """Append the unwritten events to the file; after an error they wait for the next call."""
         if not self._unwritten:
             return
-        lines = "".join(json.dumps(event.to_json()) + "\n" for event in self._unwritten).encode()
+        lines = "".join(json.dumps(asdict(event)) + "\n" for event in self._unwritten).encode()
         if self._partial_line:
             lines = b"\n" + lines
         try:

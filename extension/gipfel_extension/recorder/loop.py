@@ -35,11 +35,9 @@ class TickSink(Protocol):
 
     def send(self, tick: "Tick") -> None:
         """Send a tick without waiting."""
-        ...
 
     def close(self) -> None:
         """Release the sockets."""
-        ...
 
 
 class MetricsFollower(Protocol):
@@ -47,11 +45,9 @@ class MetricsFollower(Protocol):
 
     def poll(self) -> None:
         """Take what is new."""
-        ...
 
     def close(self) -> None:
         """Take what was written up to now."""
-        ...
 
 
 class Recorder:

@@ -34,6 +34,8 @@ _REMEMBERED = 256
 _TIMES = (("time_ns", 1.0), ("timestamp", 1e9), ("time", 1e9), ("_timestamp", 1e9))
 #: Earliest plausible time of a line, in seconds since the epoch.
 _YEAR_2000 = 946_684_800.0
+#: Keys of a line that are not values.
+_NO_VALUES = frozenset((*(name for name, _ in _TIMES), "rank", "monotonic_ns"))
 #: Formats whose files contain only metrics, and a pattern for the names of these files.
 _KINDS = frozenset(("TensorBoard", "W&B", "MLflow database"))
 _NAME = re.compile(r"\.tfevents\.[^/]*$|\.(?:wandb|db|sqlite|sqlite3)$")
@@ -119,16 +121,14 @@ class MetricsFile:
             return None
         if not isinstance(content, dict):
             return None
-        inner = content.get("values")
-        numbers = inner if isinstance(inner, dict) else content
+        numbers = content.get("values")
+        if not isinstance(numbers, dict):
+            numbers = {name: value for name, value in content.items() if name not in _NO_VALUES}
         values = {
             str(name)[:100]: number
             for name, value in numbers.items()
             if (number := _number(value)) is not None
         }
-        for name in (*(name for name, _ in _TIMES), "rank", "monotonic_ns"):
-            if numbers is content:
-                values.pop(name, None)
         if not values:
             return None
         rank = content.get("rank")

@@ -6,9 +6,8 @@ recorder).
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +27,7 @@ from ..diagnosis.rule_run import hits_of
 from ..diagnosis.rules import EVENT_KIND, ConditionError, Hit, Rule, parse_condition
 from ..job.run_roles import RunRoles, roles_of_run
 from ..telemetry.events import Event, events_file, read_events
+from ..telemetry.files import replace_file
 from ..telemetry.metric_table import TABLE
 from ..telemetry.sample import SampleTable, SourceError
 from ..telemetry.store.segments import read_samples
@@ -223,10 +223,7 @@ def save_hits(run: Path, hits: Sequence[Hit]) -> int:
     ]
     if added:
         telemetry.mkdir(mode=0o700, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=telemetry, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w") as file:
-            file.writelines(json.dumps(each.to_json()) + "\n" for each in added)
-        Path(temporary).replace(target)
+        replace_file(target, "".join(json.dumps(asdict(each)) + "\n" for each in added))
     return len(added)
 
 

@@ -239,11 +239,13 @@ def score_parts(gpu: Device, columns: Columns, share: float) -> dict[str, float 
         "SCORE_LOWER_BOUND": mean(levels.lower_bound),
         "SCORE_SPREAD": float(engine.std()) if len(engine) else None,
     }
-    for part, values in (
-        ("POINTS", levels.points),
-        ("BINDING_SHARE", levels.binding_share),
-        ("SEQUENTIAL_POINTS", levels.sequential_points),
-    ):
-        for name in RESOURCES:
-            found[f"SCORE_{part}_{name.upper()}"] = mean(values[name])
-    return found
+    by_resource = {
+        "POINTS": levels.points,
+        "BINDING_SHARE": levels.binding_share,
+        "SEQUENTIAL_POINTS": levels.sequential_points,
+    }
+    return found | {
+        f"SCORE_{part}_{name.upper()}": mean(values[name])
+        for part, values in by_resource.items()
+        for name in RESOURCES
+    }

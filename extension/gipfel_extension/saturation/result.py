@@ -275,10 +275,8 @@ def points_over_time(job: JobScore, buckets: int = 240) -> PointsOverTime:
         bucket = (trace.levels.time_ns[rows] - job.first_ns) // bucket_ns
         seconds = trace.seconds[rows]
         weights += np.bincount(bucket, seconds, count)
-        for name in RESOURCES:
-            sums[name] += np.bincount(bucket, seconds * trace.levels.points[name][rows], count)
-        for name in LOSSES:
-            sums[name] += np.bincount(bucket, seconds * trace.losses[name][rows], count)
+        for name, values in {**trace.levels.points, **trace.losses}.items():
+            sums[name] += np.bincount(bucket, seconds * values[rows], count)
     with np.errstate(divide="ignore", invalid="ignore"):
         points = {
             name: np.where(weights > 0, 100.0 * values / weights, np.nan) for name, values in sums.items()

@@ -77,13 +77,9 @@ class Event:
     device: str
     message: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the event as a dictionary that JSON can hold."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Event":
-        """Return the event of a dictionary that :meth:`to_json` made; ignore keys of later versions.
+        """Return the event of a dictionary of its fields; ignore keys of later versions.
 
         Raises
         ------
@@ -123,7 +119,7 @@ def events_file(telemetry: Path, node: str, recorder: str) -> Path:
 def append_event(telemetry: Path, event: Event, writer: str) -> None:
     """Append an event to the events file of a writer that is not a recorder; do nothing if that fails."""
     with suppress(OSError):
-        append_text(events_file(telemetry, event.node, writer), json.dumps(event.to_json()) + "\n")
+        append_text(events_file(telemetry, event.node, writer), json.dumps(asdict(event)) + "\n")
 
 
 def report_to_job(environment: Mapping[str, str], kind: str, message: str, writer: str) -> None:

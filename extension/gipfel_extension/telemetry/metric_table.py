@@ -12,6 +12,7 @@ header since 1.x. Units: "1" is a fraction from 0 to 1, "bits" a bit mask.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 #: Bytes in a MiB, the unit of DCGM's sizes and GPM's rates.
 MIB = 1024.0 * 1024.0
@@ -92,12 +93,8 @@ def _rate(name: str, dcgm_id: int, gpm_id: int, style: LineStyle | None = None) 
     return Metric(name, "B/s", style, dcgm_id, gpm_id=gpm_id, gpm_factor=MIB)
 
 
-def _link(label: str, color: str, dash: str) -> LineStyle:
-    return LineStyle(label, color, dash, "GB/s", 1e-9)
-
-
-def _io(label: str, color: str, dash: str) -> LineStyle:
-    return LineStyle(label, color, dash, "MB/s", 1e-6)
+_link = partial(LineStyle, unit="GB/s", factor=1e-9)
+_io = partial(LineStyle, unit="MB/s", factor=1e-6)
 
 
 #: Metrics that are recorded of every GPU. The bits of ``CLOCKS_EVENT_REASONS`` are those of NVML's

@@ -126,11 +126,7 @@ class UserMetrics:
             sum(part.lost_calls for part in parts),
         )
 
-    def since(self, first_ns: int) -> "UserMetrics":
-        """Return the values at or after a time; metrics without such values are dropped."""
-        return self.between(first_ns, 2**63 - 1)
-
-    def between(self, first_ns: int, last_ns: int) -> "UserMetrics":
+    def between(self, first_ns: int, last_ns: int = 2**63 - 1) -> "UserMetrics":
         """Return the values from `first_ns` to `last_ns`, both included; drop metrics without such values."""
         kept = []
         for each in self.series:

@@ -10,7 +10,7 @@ from ..levels import WRITES, write_bursts
 from ..result import Trace
 from ..settings import HOST_LINKS, Thresholds, ceilings_of
 from .losses import RUNNING, LossRule
-from .model import TRAINING, Advice, AdviceContext, Evidence, Knob, gain_in_points
+from .model import TRAINING, Advice, AdviceContext, Knob, gain_in_points
 
 
 def young(write_seconds: float, failure_seconds: float) -> float:
@@ -95,8 +95,11 @@ class CheckpointInterval:
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice if bursts come twice as often as Daly advises, or half as often; else None."""
         writes = write_bursts_of(context.table, context.settings.thresholds, context.job.interval)
-        evidence = None if writes is None else _evidence(context, writes)
-        if writes is None or writes.distance is None or evidence is None:
+        if writes is None or writes.distance is None:
+            return None
+        first_ns = writes.starts_ns[0] - int(writes.interval * 1e9)
+        evidence = context.host_evidence(writes.host, first_ns, writes.ends_ns[-1], WRITES)
+        if evidence is None:
             return None
         failure = 3600.0 * context.settings.gpu_hours_per_failure / max(1, len(context.job.gpus))
         best = daly(writes.seconds, failure)
@@ -153,11 +156,6 @@ class AsynchronousCheckpoint(LossRule):
             ),
             "Write checkpoints asynchronously, while the next step runs.",
         )
-
-
-def _evidence(context: AdviceContext, writes: WriteBursts) -> Evidence | None:
-    first_ns, last_ns = writes.starts_ns[0] - int(writes.interval * 1e9), writes.ends_ns[-1]
-    return context.host_evidence(writes.host, first_ns, last_ns, WRITES)
 
 
 def _span(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -226,10 +227,6 @@ class _TimeRule(ABC):
             gpus=uuids_of(gpus),
         )
 
-    def _affected(self, context: AdviceContext, among: Sequence[Trace] | None = None) -> tuple[Trace, ...]:
-        """Return the GPUs, of those in `among`, that show the pattern for about the longest time."""
-        return context.alike_by(lambda trace: time_share(trace, self._where(context, trace)), among)
-
     @abstractmethod
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples that show the pattern."""
@@ -244,13 +241,10 @@ class FusedOptimizer(_TimeRule):
 
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice where such phases take from a tenth to half of the time."""
-        trace = max(context.scored, key=lambda each: time_share(each, self._where(context, each)))
-        where = self._where(context, trace)
-        fraction = time_share(trace, where)
-        evidence = context.evidence(trace, where, ("DRAM_ACTIVE", "PIPE_TENSOR_ACTIVE"))
+        where = partial(self._where, context)
+        fraction, gpus, evidence = context.pattern(where, ("DRAM_ACTIVE", "PIPE_TENSOR_ACTIVE"))
         if not 0.1 <= fraction <= 0.5 or evidence is None:
             return None
-        gpus = self._affected(context)
         return self.advice(
             f"For {100 * fraction:.0f} % of the time {context.names(gpus, inside=True)} only moved memory "
             "between phases of matrix work.",
@@ -290,13 +284,10 @@ class HalfPrecision(_TimeRule):
 
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice where FP32 is busy and tensor pipes are not, for a third of the time."""
-        trace = max(context.scored, key=lambda each: time_share(each, self._where(context, each)))
-        where = self._where(context, trace)
-        fraction = time_share(trace, where)
-        evidence = context.evidence(trace, where, ("PIPE_FP32_ACTIVE", "PIPE_TENSOR_ACTIVE"))
+        where = partial(self._where, context)
+        fraction, gpus, evidence = context.pattern(where, ("PIPE_FP32_ACTIVE", "PIPE_TENSOR_ACTIVE"))
         if fraction < 0.33 or evidence is None:
             return None
-        gpus = self._affected(context)
         return self.advice(
             f"{context.names(gpus)} computed in FP32 for {100 * fraction:.0f} % of the time, without tensor "
             "pipes.",
@@ -330,13 +321,10 @@ class QuarterPrecision(_TimeRule):
         able = [trace for trace in context.scored if self._has_fp8(context, trace)]
         if not able or context.loss("capped") >= _MAX_CAPPED:
             return None
-        trace = max(able, key=lambda each: time_share(each, self._where(context, each)))
-        where = self._where(context, trace)
-        fraction = time_share(trace, where)
-        evidence = context.evidence(trace, where, ("PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"))
+        where = partial(self._where, context)
+        fraction, gpus, evidence = context.pattern(where, ("PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"), able)
         if fraction < 0.5 or evidence is None:
             return None
-        gpus = self._affected(context, able)
         return self.advice(
             f"The tensor pipes of {context.names(gpus, inside=True)} were near their ceiling for "
             f"{100 * fraction:.0f} % of the time.",

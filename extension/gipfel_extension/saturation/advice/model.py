@@ -229,15 +229,30 @@ class AdviceContext:
 
     def alike(self, name: str) -> tuple[Trace, ...]:
         """Return the GPUs that lost about as much to a cause as the most affected one (see `ALIKE`)."""
-        return self.alike_by(lambda trace: trace.mean(trace.losses[name]))
+        lost = [trace.mean(trace.losses[name]) for trace in self.scored]
+        return tuple(t for t, own in zip(self.scored, lost, strict=True) if own >= max(lost) - ALIKE)
 
-    def alike_by(
-        self, share: Callable[[Trace], float], among: Sequence[Trace] | None = None
-    ) -> tuple[Trace, ...]:
-        """Return the GPUs in `among` whose share of the time is about the largest (see `ALIKE`)."""
+    def pattern(
+        self,
+        where: Callable[[Trace], Flags],
+        metrics: Sequence[str],
+        among: Sequence[Trace] | None = None,
+    ) -> tuple[float, tuple[Trace, ...], Evidence | None]:
+        """Return the largest share of the time in which a GPU shows a pattern, and the evidence of it.
+
+        Between them are the GPUs that show it for about as long (see `ALIKE`).
+
+        Parameters
+        ----------
+        where
+            Function that returns the samples of a GPU that show the pattern.
+        """
         traces = self.scored if among is None else among
-        shares = [share(trace) for trace in traces]
-        return tuple(t for t, own in zip(traces, shares, strict=True) if own >= max(shares) - ALIKE)
+        flags = [where(trace) for trace in traces]
+        shares = [time_share(trace, own) for trace, own in zip(traces, flags, strict=True)]
+        worst = shares.index(max(shares))
+        alike = tuple(t for t, own in zip(traces, shares, strict=True) if own >= shares[worst] - ALIKE)
+        return shares[worst], alike, self.evidence(traces[worst], flags[worst], metrics)
 
     def names(self, traces: Sequence[Trace], *, inside: bool = False) -> str:
         """Return the names of several GPUs as one phrase: ``All GPUs`` or ``GPUs 2 and 3``.

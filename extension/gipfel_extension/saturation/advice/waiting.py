@@ -197,19 +197,14 @@ class Placement:
 
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice where PCIe is busy and NVLink is measured and idle, for a tenth of the time."""
-        if len(context.scored) < 2:
+        share, gpus, evidence = context.pattern(self._where, (*_LINKS, *RUNNING))
+        if len(context.scored) < 2 or share < 0.1 or evidence is None:
             return None
-        trace = max(context.scored, key=lambda each: time_share(each, self._where(context, each)))
-        where = self._where(context, trace)
-        evidence = context.evidence(trace, where, (*_LINKS, *RUNNING))
-        gain = min(context.loss("communication", "idle", "launch"), 100.0 * time_share(trace, where))
-        if time_share(trace, where) < 0.1 or evidence is None:
-            return None
-        gpus = context.alike_by(lambda each: time_share(each, self._where(context, each)))
+        gain = min(context.loss("communication", "idle", "launch"), 100.0 * share)
         return Advice(
             self.name,
-            f"For {100 * time_share(trace, where):.0f} % of the time {context.names(gpus, inside=True)} sent "
-            "or received over PCIe at more than half of its rate, while NVLink was idle.",
+            f"For {100 * share:.0f} % of the time {context.names(gpus, inside=True)} sent or received over "
+            "PCIe at more than half of its rate, while NVLink was idle.",
             "Place ranks that communicate on GPUs that NVLink connects; NCCL_DEBUG=INFO shows the path.",
             gain,
             gain_in_points(gain),
@@ -219,10 +214,10 @@ class Placement:
             gpus=uuids_of(gpus),
         )
 
-    def _where(self, context: AdviceContext, trace: Trace) -> Flags:  # noqa: ARG002 - as in other rules
-        links, length = trace.levels.links, len(trace.scored)
+    def _where(self, trace: Trace) -> Flags:
+        links = trace.levels.links
         if "nvlink" not in links or "pcie" not in links:
-            return np.zeros(length, np.bool_)
+            return np.zeros(len(trace.scored), np.bool_)
         return (links["pcie"] >= 0.5) & (links["nvlink"] < 0.01)
 
 

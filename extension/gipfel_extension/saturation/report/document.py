@@ -226,9 +226,18 @@ def score_text(
         The energy of the run in one line; empty where it is unknown.
     """
     yield from map(_printable, _first_lines(job, _printable(label), _printable(environment)))
-    if energy:
-        yield from map(_printable, textwrap.wrap(f"energy {energy}", WIDTH, subsequent_indent="  "))
-    yield from map(_printable, _advice_lines(job, advice, notes, advice_effect))
+    bounds = None if job.total is None else (job.total.lower_bound, job.total.upper_bound)
+    for paragraph in (
+        *([f"energy {energy}"] if energy else []),
+        *map(_advice_text, advice),
+        *(f"↺ {sentence}" for sentence in advice_effect),
+        *(
+            f"note: {note}"
+            for note in (range_sentence(bounds, job.scored_interval), *notes, *job.notes)
+            if note
+        ),
+    ):
+        yield from map(_printable, textwrap.wrap(paragraph, WIDTH, subsequent_indent="  "))
 
 
 def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
@@ -240,18 +249,9 @@ def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
         yield f"utilization {used} %: how often a kernel ran, not how much it loaded a GPU"
 
 
-def _advice_lines(
-    job: JobScore, advice: Sequence[Advice], notes: Sequence[str], advice_effect: Sequence[str]
-) -> Iterator[str]:
-    for each in advice:
-        text = f"  Or: {each.action}" if each.alternative else f"⚑ {each.sentence} {each.action}"
-        yield from textwrap.wrap(f"{text} ({each.gain_text})", WIDTH, subsequent_indent="  ")
-    for sentence in advice_effect:
-        yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
-    bounds = None if job.total is None else (job.total.lower_bound, job.total.upper_bound)
-    range_note = range_sentence(bounds, job.scored_interval)
-    for note in (*([range_note] if range_note else []), *notes, *job.notes):
-        yield from textwrap.wrap(f"note: {note}", WIDTH, subsequent_indent="  ")
+def _advice_text(advice: Advice) -> str:
+    text = f"  Or: {advice.action}" if advice.alternative else f"⚑ {advice.sentence} {advice.action}"
+    return f"{text} ({advice.gain_text})"
 
 
 def range_sentence(bounds: Sequence[float] | None, interval: float) -> str | None:

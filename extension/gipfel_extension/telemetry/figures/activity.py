@@ -266,7 +266,9 @@ def saturation_figure(
     # One legend entry per metric: it shows and hides the metric of all GPUs.
     for first in {trace["legendgroup"]: trace for trace in reversed(data)}.values():
         first["showlegend"] = True
-    user_rows = [] if metrics is None or last is None else metric_rows(metrics.since(_first(last, window_s)))
+    user_rows = (
+        [] if metrics is None or last is None else metric_rows(metrics.between(_first(last, window_s)))
+    )
     for offset, each in enumerate(user_rows, start=1):
         data += each.traces(len(rows) + offset, _points, dark=dark)
     rows += [each.row for each in user_rows]

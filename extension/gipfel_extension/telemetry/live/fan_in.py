@@ -113,8 +113,8 @@ class FanInSender:
         #: Random id of this process: a restarted sender numbers its ticks from 1 again.
         self._sender = os.urandom(8)
         self._number = 0
-        self._waiting: OrderedDict[int, Tick] = OrderedDict()
-        self._sent: OrderedDict[int, float] = OrderedDict()
+        #: Unacknowledged ticks by number, each with the time at which it was sent last.
+        self._waiting: OrderedDict[int, tuple[Tick, float]] = OrderedDict()
         self.dropped = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -150,10 +150,9 @@ class FanInSender:
     def send(self, tick: Tick) -> None:
         """Queue a tick and send what can be sent without waiting."""
         self._number += 1
-        self._waiting[self._number] = tick
+        self._waiting[self._number] = (tick, -_ACK_TIMEOUT_S)
         while len(self._waiting) > self._capacity:
-            oldest, _ = self._waiting.popitem(last=False)
-            self._sent.pop(oldest, None)
+            self._waiting.popitem(last=False)
             self.dropped += 1
         self._exchange()
 
@@ -170,15 +169,15 @@ class FanInSender:
         """Receive acknowledgements, and send the ticks that are unsent or not acknowledged in time."""
         self._receive_acknowledgements()
         now = self._monotonic()
-        for number, tick in list(self._waiting.items()):
-            if now - self._sent.get(number, -_ACK_TIMEOUT_S) < _ACK_TIMEOUT_S:
+        for number, (tick, sent) in self._waiting.items():
+            if now - sent < _ACK_TIMEOUT_S:
                 continue
             content = replace(tick, dropped=self.dropped).encode()
             try:
                 self._socket.send_multipart([self._sender, number.to_bytes(8), content], zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._sent[number] = now
+            self._waiting[number] = (tick, now)
 
     def _receive_acknowledgements(self) -> None:
         while True:
@@ -187,9 +186,7 @@ class FanInSender:
             except zmq.Again:
                 return
             if len(parts) == 2 and parts[0] == self._sender:
-                number = int.from_bytes(parts[1])
-                self._waiting.pop(number, None)
-                self._sent.pop(number, None)
+                self._waiting.pop(int.from_bytes(parts[1]), None)
 
     def _release(self) -> None:
         self._socket.close(0)
@@ -311,9 +308,8 @@ class _KeyCheck:
     def __init__(self, client: str) -> None:
         self._client = z85.decode(client.encode())
 
-    def callback(self, domain: str, key: bytes) -> bool:
+    def callback(self, _domain: str, key: bytes) -> bool:
         """Return whether a client's public key is the job's; ZeroMQ calls this for each new connection."""
-        del domain
         return key in (self._client, z85.encode(self._client))
 
 

@@ -163,7 +163,7 @@ class AmdSource(Source):
             ("NVLINK_RX_BYTES", "xgmi_read_data_acc"),
             ("NVLINK_TX_BYTES", "xgmi_write_data_acc"),
         ):
-            counts = [_scaled(each, _KIB) for each in metrics.get(counter) or () if each != "N/A"]
+            counts = (_scaled(each, _KIB) for each in metrics.get(counter) or ())
             known = [count for count in counts if count is not None]
             if not known:
                 continue

@@ -170,7 +170,7 @@ class NvmlSource(Source):
 
     def _describe(self, index: int, handle: Any) -> Device:
         uuid, name = self._nvml.nvmlDeviceGetUUID(handle), self._nvml.nvmlDeviceGetName(handle)
-        return Device(_text(uuid), "gpu", _text(name), index, node=self._node)
+        return Device(uuid, "gpu", name, index, node=self._node)
 
     def _window(self, gpu: _Gpu) -> GpmWindow | None:
         nvml = self._nvml
@@ -276,7 +276,3 @@ _READINGS: Mapping[str, _Reading] = {
     "MEM_CLOCK": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
     "MEMORY_TEMP": lambda nvml, gpu: _field_value(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),
 }
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

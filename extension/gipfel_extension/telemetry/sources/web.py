@@ -62,7 +62,7 @@ def get(
     parts = urllib.parse.urlsplit(url)
     address = f"{parts.scheme}://{parts.netloc}{parts.path}"
     sockets = _Sockets()
-    opener = urllib.request.build_opener(_Http(sockets), _Https(sockets), _SameHost())
+    opener = urllib.request.build_opener(_Tracked(sockets), _SameHost())
     # A socket timeout restarts with each received byte, so it does not limit the whole transfer.
     deadline = threading.Timer(seconds, sockets.shut_down)
     deadline.daemon = True
@@ -70,7 +70,8 @@ def get(
     try:
         with opener.open(request, timeout=seconds) as answer:
             body: bytes = answer.read(max_bytes + 1)
-            missing = answer.length
+        if sockets.timeout_reason or (answer.length and len(body) <= max_bytes):
+            raise OSError("the connection was closed early")  # noqa: TRY301 - as an error of the connection
     except urllib.error.HTTPError as error:
         raise SourceError(
             f"{address} answers {error.code}: {_reason(error)}.", "Ask the site's administrators."
@@ -82,19 +83,9 @@ def get(
         ) from error
     finally:
         deadline.cancel()
-    if sockets.timeout_reason:
-        raise SourceError(
-            f"{address} doesn't answer: {sockets.timeout_reason}.",
-            "Check the address, and that the server is running.",
-        )
     if len(body) > max_bytes:
         raise SourceError(
             f"{address} answers with more than {max_bytes >> 20} MiB.", "Request fewer nodes or less time."
-        )
-    if missing:
-        raise SourceError(
-            f"{address} doesn't answer: the connection was closed early.",
-            "Check the address, and that the server is running.",
         )
     return body
 
@@ -144,21 +135,15 @@ class _Sockets:
                 each.shutdown(socket.SHUT_RDWR)
 
 
-class _Tracked(urllib.request.AbstractHTTPHandler):
+class _Tracked(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Handler of ``http`` and ``https`` that registers its sockets."""
+
     def __init__(self, sockets: _Sockets) -> None:
         super().__init__()
         self._sockets = sockets
 
     def do_open(self, http_class: Any, req: Any, **connection: Any) -> Any:
         return super().do_open(self._sockets.tracking(http_class), req, **connection)
-
-
-class _Http(_Tracked, urllib.request.HTTPHandler):
-    """Handler of ``http`` that registers its sockets."""
-
-
-class _Https(_Tracked, urllib.request.HTTPSHandler):
-    """Handler of ``https`` that registers its sockets."""
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):

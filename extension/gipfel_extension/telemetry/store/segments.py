@@ -131,7 +131,7 @@ class SegmentWriter:
         flat = np.concatenate(rows) if rows else np.zeros(0)
         columns = [
             pa.array([sample.time_ns for sample in samples], pa.int64()),
-            pa.array([_rounded_monotonic(sample) for sample in samples], pa.int64()),
+            pa.array([s.time_ns - round(s.time_ns - s.monotonic_ns, -3) for s in samples], pa.int64()),
             pa.array([self._device_index[sample.device] for sample in samples], pa.int16()),
             pa.ListArray.from_arrays(
                 pa.array(offsets, pa.int32()), pa.array(flat, pa.float64(), from_pandas=True)
@@ -218,11 +218,6 @@ def read_segment(
             # Renamed since the listing: closed or converted to Parquet.
             path = current_path(path)
     return _read(path, since_ns, until_ns, metrics)
-
-
-def _rounded_monotonic(sample: Sample) -> int:
-    apart = sample.time_ns - sample.monotonic_ns
-    return sample.time_ns - round(apart, -3)
 
 
 def dropped_bits(metrics: Sequence[str]) -> NDArray[np.int64]:
