@@ -6,20 +6,19 @@ traces and flight recorder dumps. `LaunchKind` is for ``gipfel ps``, ``logs``, `
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.workloads.directory import find_directory, workload_id
-from gipfel_cluster.workloads.kinds import Report, Workload
+from gipfel_cluster.workloads.directory import workload_id
+from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
 
 from .launch import Launch, launch
 from .launches.logs import Progress, TrainingCurve, launch_logs, read_training_curve
 from .preflight import CheckOutcome
-from .record import LAUNCHES, LaunchState, known_folders
+from .record import LAUNCHES, LaunchState
 
 RankFileKind = Literal["trace", "dump"]
 #: Viewer for Chrome's trace format, which torch's profiler writes.
@@ -148,21 +147,11 @@ def _head(state: LaunchState, folder: Path) -> dict[str, Any]:
     }
 
 
-class LaunchKind:
+class LaunchKind(DirectoryKind):
     """Training launches as workloads; the scheduler is queried for queued ones."""
 
     name = "launch"
-
-    def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
-        """Return the user's launches in all runs, the newest last."""
-        for folder in known_folders(environment, all_runs=True):
-            with suppress(GipfelError):
-                yield self._workload(folder)
-
-    def find(self, word: str, environment: Mapping[str, str]) -> Workload | None:
-        """Return the launch of a number, ``RUN/N`` or directory; None if there is none."""
-        folder = find_directory(LAUNCHES, word, environment)
-        return self._workload(folder) if folder and folder.parent.name == LAUNCHES else None
+    directory = LAUNCHES
 
     def logs(self, workload: Workload) -> LogFiles:
         """Return the logs of its ranks."""

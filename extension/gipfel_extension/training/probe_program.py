@@ -30,7 +30,7 @@ def probe(arguments: list[str]) -> int:
         "engine": os.environ.get("GIPFEL_ENGINE", ""),
         "target": exists, "checkpoint": _free_space(question.get("checkpoint") or ""), "gpus": gpus,
         "start_ticks": {row[1]: _start_ticks(row[1]) for row in gpus if row[0] == "process"},
-        "pid_namespace": pid_namespace(),
+        "pid_namespace": _pid_namespace(),
     }  # fmt: skip
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
@@ -106,7 +106,7 @@ def _start_ticks(pid: str) -> str:
         return ""
 
 
-def pid_namespace() -> str:
+def _pid_namespace() -> str:
     """Return an identifier of this boot and PID namespace, in which PIDs of this container are valid."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123

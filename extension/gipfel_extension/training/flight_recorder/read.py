@@ -68,31 +68,27 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf, also: Also | None = N
     end = time.monotonic() + limit_s
     dumps: dict[int, tuple[str, Dump]] = {}
     unreadable: list[str] = []
-    damaged = set()
     paths = sorted(islice(folder.iterdir(), _MAX_FILES), key=_scattered if math.isfinite(limit_s) else None)
+    matches = [(path, match) for path in paths if (match := _RANK.fullmatch(path.name)) and path.is_file()]
     left = 0
-    for path in paths:
-        match = _RANK.fullmatch(path.name)
-        if not path.is_file() or match is None:
-            continue
+    for path, match in matches:
         rank = int(match[2])
         if time.monotonic() > end:
             left += 1
-            damaged.add(rank)
             continue
         try:
             dump = _read(path, rank, also)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             unreadable.append(f"{path.name[:_MAX_NAME]}: {reason}")
-            damaged.add(rank)
             continue
         if rank in dumps and dumps[rank][0] != match[1]:
             raise _several_jobs(folder, f"two are of rank {rank} ({path.name})")
         dumps[rank] = (match[1], dump)
     found = tuple(dumps[rank][1] for rank in sorted(dumps))
+    damaged = frozenset(int(match[2]) for _, match in matches) - dumps.keys()
     late = (f"{left} of {len(paths)} files: reading the others took {limit_s:.0f} s",) if left else ()
-    return DumpDirectory(found, (*late, *sorted(unreadable)), frozenset(damaged - set(dumps)))
+    return DumpDirectory(found, (*late, *sorted(unreadable)), damaged)
 
 
 def _scattered(path: Path) -> int:

@@ -18,7 +18,6 @@ from gipfel_cluster.process.tree import Process, descendants
 
 from ...telemetry.ranks import read_environment
 from ..launches.allocation import choose_gpus, granted_gpus, held_gpus, other_running_launches
-from ..probe_program import pid_namespace
 from .context import CheckOutcome, Context, Holder, ProbeResult, run_probe
 
 #: Seconds until a process must have ended after SIGTERM; releasing much GPU memory takes time.
@@ -179,6 +178,15 @@ def terminate_holders(
             os.close(handle)
 
 
+def _pid_namespace() -> str:
+    """Return an identifier of this boot and PID namespace, as `probe_program` does in the container."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
 def _wait_for_exit(signalled: Mapping[int, Holder], limit_s: float) -> tuple[Holder, ...]:
     """Wait for the processes to end, and return the holders that are still running."""
     poll = select.poll()
@@ -196,7 +204,7 @@ def _wait_for_exit(signalled: Mapping[int, Holder], limit_s: float) -> tuple[Hol
 
 
 def _holder(pid: int, name: str, probe: ProbeResult, environment: Mapping[str, str]) -> Holder:
-    process = Process.of(pid) if probe.pid_namespace and probe.pid_namespace == pid_namespace() else None
+    process = Process.of(pid) if probe.pid_namespace and probe.pid_namespace == _pid_namespace() else None
     if process is None or str(process.start) != probe.start_ticks.get(str(pid)):
         return Holder(pid=pid, name=name, protection_reason="it is not visible from this process")
     variables = _variables(pid)
