@@ -134,15 +134,13 @@ def test_a_tick_that_comes_twice_is_published_once(sockets):
     with receiving(sockets, keys) as receiver, closing(LiveReader(sockets)) as reader:
         sender = FanInSender(f"tcp://127.0.0.1:{receiver.port}", keys, monotonic=lambda: clock[0])
         connected(reader, sender)
-        before = receiver.received
         # The acknowledgement is not looked at until the tick was sent again.
         acknowledged, sender._receive_acknowledgements = sender._receive_acknowledgements, lambda: None
         sender.send(tick(1))
         clock[0] += 10.0
         sender._exchange()
         sender._receive_acknowledgements = acknowledged
-        assert until([sender], lambda: sender.waiting == 0 and receiver.repeated == 1)
-        assert receiver.received == before + 1
+        assert until([sender], lambda: sender.waiting == 0)
         assert [t.seq for t in gathered(reader, bool)] == [1]
         assert reader.receive(0.3) is None
         sender.close(limit=0)
@@ -188,7 +186,6 @@ def test_clients_without_the_jobs_keys_are_refused(sockets, case):
         endpoint = f"tcp://127.0.0.1:{receiver.port}"
         friend = FanInSender(endpoint, keys)
         connected(reader, friend)
-        heard = receiver.received
         with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
             stranger.linger = 0
             wrong = other_keys(keys, case)
@@ -215,7 +212,7 @@ def test_clients_without_the_jobs_keys_are_refused(sockets, case):
         # The job's own still are heard, and nothing of the stranger's was.
         friend.send(tick(7))
         assert [(t.node, t.seq) for t in gathered(reader, bool)] == [("nid001", 7)]
-        assert receiver.received == heard + 1
+        assert reader.receive(0.3) is None
         friend.close(limit=0)
 
 

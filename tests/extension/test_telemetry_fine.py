@@ -86,7 +86,7 @@ def recorded(
     host = Host(clock)
     settings = Settings(telemetry, "n1", fine=kept or FineRetention())
     recorder = Recorder(
-        [host, Phases(clock)], settings, publisher=listener, clock=clock, environment={}, score=score_parts
+        [host, Phases(clock)], settings, sinks=[listener], clock=clock, environment={}, score=score_parts
     )
     for _ in range(10 * seconds):
         recorder.tick()

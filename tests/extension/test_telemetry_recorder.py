@@ -88,7 +88,7 @@ def recorded(
     clock, ended, listener = SetClock(), threading.Event(), Listener()
     source = CountingSource(clock, ended, ticks=ticks, fails=fails)
     source.slow = slow or {}
-    recorder = Recorder([source], Settings(folder, "n1", **how), publisher=listener, clock=clock)
+    recorder = Recorder([source], Settings(folder, "n1", **how), sinks=[listener], clock=clock)
     recorder.run(ended)
     return source, listener, clock
 
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_keeps_samples_until_it_can(tmp_path):
     source = CountingSource(clock, ended, ticks=100)
     blocked = tmp_path / "telemetry"
     blocked.write_text("a file where the folder should be")
-    recorder = Recorder([source], Settings(blocked, "n1"), publisher=listener, clock=clock)
+    recorder = Recorder([source], Settings(blocked, "n1"), sinks=[listener], clock=clock)
     for _ in range(3):
         recorder.tick()
         clock.wait(1.0, ended)

@@ -70,8 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recorder = Recorder(
         sources,
         settings,
-        publisher=_publisher(options, name),
-        senders=_head_senders(options, environment),
+        sinks=_sinks(options, name, environment),
         clock=clock,
         metrics=_metrics_followers(options, node, clock, environment),
         environment=environment,
@@ -170,31 +169,27 @@ def _score_parts() -> ScoreParts:
     return score_parts
 
 
-def _publisher(options: argparse.Namespace, name: str) -> TickSink | None:
-    if options.sockets is None:
-        return None
+def _sinks(options: argparse.Namespace, name: str, environment: Mapping[str, str]) -> list[TickSink]:
+    """Open the live stream of this node and the sender to the head node, as far as they can be opened."""
+    sinks: list[TickSink] = []
     try:
-        from ..telemetry.live import Publisher  # noqa: PLC0415 - recording alone needs no ZeroMQ
+        if options.sockets is not None:
+            from ..telemetry.live import Publisher  # noqa: PLC0415 - recording alone needs no ZeroMQ
 
-        return Publisher(options.sockets, name)
+            sinks.append(Publisher(options.sockets, name))
     except (SourceError, ImportError) as error:
         log.warning("The live stream can't be opened: %s", error)
-        return None
-
-
-def _head_senders(options: argparse.Namespace, environment: Mapping[str, str]) -> list[TickSink]:
-    if not options.fan_in:
-        return []
     try:
-        from ..telemetry.live.fan_in import FanInKeys, FanInSender  # noqa: PLC0415 - needs ZeroMQ, too
+        if options.fan_in:
+            from ..telemetry.live.fan_in import FanInKeys, FanInSender  # noqa: PLC0415 - needs ZeroMQ, too
 
-        keys = FanInKeys.from_environment(environment)
-        if keys is None:
-            raise SourceError("The environment has no keys for the head node.")  # noqa: TRY301
-        return [FanInSender(options.fan_in, keys)]
+            keys = FanInKeys.from_environment(environment)
+            if keys is None:
+                raise SourceError("The environment has no keys for the head node.")  # noqa: TRY301
+            sinks.append(FanInSender(options.fan_in, keys))
     except (SourceError, ImportError) as error:
         log.warning("Samples can't be sent to the head node: %s", error)
-        return []
+    return sinks
 
 
 def _storage_monitor(

@@ -55,7 +55,7 @@ class Recorder:
 
     Parameters
     ----------
-    publisher, senders
+    sinks
         Receivers of ticks; without any there is no live stream.
     metrics
         Follower of the workload's own metric files.
@@ -77,8 +77,7 @@ class Recorder:
         sources: Sequence[Source],
         settings: Settings,
         *,
-        publisher: TickSink | None = None,
-        senders: Sequence[TickSink] = (),
+        sinks: Sequence[TickSink] = (),
         clock: Clock | None = None,
         metrics: Sequence[MetricsFollower] = (),
         environment: Mapping[str, str] = os.environ,
@@ -88,8 +87,7 @@ class Recorder:
         storage: StorageMonitor | None = None,
     ) -> None:
         self._sources = tuple(sources)
-        self._settings = settings
-        self._publishers = (*((publisher,) if publisher is not None else ()), *senders)
+        self._sinks = tuple(sinks)
         self._clock = clock or SystemClock()
         self._metrics = metrics
         self._source_devices = [
@@ -191,8 +189,8 @@ class Recorder:
         self._gpu_processes.remove()
         self.journal.write()
         self._publish([], ended=True)
-        for publisher in self._publishers:
-            publisher.close()
+        for sink in self._sinks:
+            sink.close()
         for source in self._sources:
             source.close()
 
@@ -246,7 +244,7 @@ class Recorder:
 
     def _publish(self, samples: list[Sample], *, ended: bool = False) -> None:
         events = self.journal.drain()
-        if not self._publishers:
+        if not self._sinks:
             return
         from ..telemetry.live import Tick  # noqa: PLC0415 - recording alone needs no ZeroMQ
 
@@ -264,9 +262,9 @@ class Recorder:
             events,
             ended,
         )
-        for publisher in self._publishers:
+        for sink in self._sinks:
             with self.journal.log_errors("live stream"):
-                publisher.send(tick)
+                sink.send(tick)
 
 
 class Ticker:

@@ -119,7 +119,9 @@ def levels_of(
         Level from which the resource with the highest level counts as the binding one.
     """
     clock = _clock(columns, ceilings)
-    pipes = {metric: _over_ceiling(fractions(columns, metric), ceilings.pipe(metric)) for metric in PIPES}
+    pipes = {
+        metric: _over_ceiling(fractions(columns, metric), ceilings.pipes.get(metric, 1.0)) for metric in PIPES
+    }
     busiest = _highest(list(pipes.values()))
     dram = fractions(columns, "DRAM_ACTIVE")
     engine, active = fractions(columns, "GR_ENGINE_ACTIVE"), fractions(columns, "SM_ACTIVE")

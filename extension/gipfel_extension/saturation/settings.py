@@ -182,10 +182,6 @@ class Ceilings:
     watts: float = 0.0
     source: str = ""
 
-    def pipe(self, metric: str) -> float:
-        """Return the ceiling of a pipe's activity."""
-        return self.pipes.get(metric, 1.0)
-
 
 def _links(nvlink: float = 0.0, pcie: float = 0.0, c2c: float = 0.0) -> dict[str, float]:
     """Return the ceilings of links in bytes per second, from peaks in GB/s per direction; 0: no link."""

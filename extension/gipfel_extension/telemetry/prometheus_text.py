@@ -133,8 +133,5 @@ def _dcgm_name(metric: Metric) -> str:
 
 
 def _dcgm_unit(metric: Metric) -> str:
-    if metric.unit == "B":
-        return "MiB"
-    if metric.unit == "1":
-        return "%" if metric.dcgm_factor != 1.0 else "ratio"
-    return metric.unit
+    units = {"B": "MiB", "1": "%" if metric.dcgm_factor != 1.0 else "ratio"}
+    return units.get(metric.unit, metric.unit)

@@ -37,7 +37,7 @@ class _Launch(LossRule):
     def gain(self, context: AdviceContext, trace: Trace) -> float:
         """Return the loss in samples where kernels leave SMs empty; 0 if they are less than a tenth."""
         where = self.where(context, trace)
-        return self.percent_lost_where(trace, where) if time_share(trace, where) >= 0.1 else 0.0
+        return self.percent_lost(trace, where) if time_share(trace, where) >= 0.1 else 0.0
 
     def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
         """Return the percentage of the time with the SMs' activity, and what to do."""

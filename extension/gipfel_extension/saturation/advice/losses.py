@@ -14,7 +14,6 @@ from .model import (
     Advice,
     AdviceContext,
     Applicability,
-    Evidence,
     Knob,
     at_least,
     gain_in_points,
@@ -50,7 +49,12 @@ class LossRule(ABC):
         evidence = context.evidence(trace, self.where(context, trace), self.metrics)
         if evidence is None or gain <= 0:
             return None
-        all_evidence = [evidence, self._host(context, trace, evidence)]
+        host = host_of(context.table, trace.device) if self.host_metrics else None
+        of_host = (
+            context.host_evidence(host.uuid, evidence.start_ns, evidence.end_ns, self.host_metrics)
+            if host
+            else None
+        )
         sentence, action = self.texts(context, trace)
         return Advice(
             self.name,
@@ -59,7 +63,7 @@ class LossRule(ABC):
             gain,
             gain_in_points(gain, least),
             self.knob,
-            tuple(each for each in all_evidence if each is not None),
+            (evidence, of_host) if of_host else (evidence,),
             self.applies.text,
             least,
             loss=self.loss,
@@ -94,25 +98,14 @@ class LossRule(ABC):
     def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
         """Return a sentence on what was seen, and one on what to do."""
 
-    def percent_lost(self, trace: Trace) -> float:
-        """Return the percentage of its time that the GPU lost."""
-        return 100.0 * trace.mean(trace.losses[self.loss])
-
-    def percent_lost_where(self, trace: Trace, where: Flags) -> float:
-        """Return the percentage of its time that the GPU lost in some samples."""
-        return 100.0 * trace.mean(np.where(where, trace.losses[self.loss], 0.0))
+    def percent_lost(self, trace: Trace, where: Flags | None = None) -> float:
+        """Return the percentage of its time that the GPU lost, in all or in some samples."""
+        lost = trace.losses[self.loss]
+        return 100.0 * trace.mean(lost if where is None else np.where(where, lost, 0.0))
 
     def mean(self, context: AdviceContext, trace: Trace, metric: str) -> float | None:
         """Return the mean of a GPU's metric over the samples with the loss; None where unknown."""
         return known_mean(context.column(trace, metric)[self.where(context, trace) & trace.scored])
-
-    def _host(self, context: AdviceContext, trace: Trace, evidence: Evidence) -> Evidence | None:
-        host = host_of(context.table, trace.device) if self.host_metrics else None
-        return (
-            context.host_evidence(host.uuid, evidence.start_ns, evidence.end_ns, self.host_metrics)
-            if host
-            else None
-        )
 
 
 class UnusedGpu:

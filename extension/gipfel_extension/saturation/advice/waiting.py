@@ -49,7 +49,7 @@ class LoaderWorkers(LossRule):
     def gain(self, context: AdviceContext, trace: Trace) -> float:
         """Return the loss without samples of video decoding, which more workers don't speed up."""
         where = ~decoder_busy(context.table[trace.device.uuid], context.settings.thresholds.decoder)
-        return self.percent_lost_where(trace, where)
+        return self.percent_lost(trace, where)
 
     def gain_least(self, context: AdviceContext, trace: Trace) -> float:
         """Return the gain of twice as many workers if half of the cores are free; else 0.
@@ -134,11 +134,11 @@ class VideoDecoder(LossRule):
 
     def gain(self, context: AdviceContext, trace: Trace) -> float:
         """Return the loss while a decoder is busy."""
-        return self.percent_lost_where(trace, self.where(context, trace))
+        return self.percent_lost(trace, self.where(context, trace))
 
     def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
         """Return the percentage of the time, and what to do."""
-        lost = self.percent_lost_where(trace, self.where(context, trace))
+        lost = self.percent_lost(trace, self.where(context, trace))
         return (
             (f"The SMs of {self.inner_names(context)} waited {lost:.0f} % of the time for video decoders."),
             "Decode smaller frames, spread videos over all decoders, or decode once and store the frames.",
@@ -169,7 +169,7 @@ class BucketSize(LossRule):
         """Return the loss; 0 if the GPU hardly computes between collectives: they carry no gradients then."""
         computes = at_least(trace.levels.math, 0.2) & ~self.where(context, trace)
         return (
-            self.percent_lost_where(trace, self.where(context, trace))
+            self.percent_lost(trace, self.where(context, trace))
             if time_share(trace, computes) >= 0.05
             else 0.0
         )

@@ -48,13 +48,8 @@ class MetricLine:
     def uid(self) -> str:
         """The trace's ``uid``."""
         launch, rank = self.metric.launch, self.metric.rank
-        parts = [
-            "metrics",
-            self.metric.name,
-            *([launch] if launch else ()),
-            *([] if rank is None else [f"rank-{rank}"]),
-        ]
-        return "/".join(parts)
+        own = (launch, "" if rank is None else f"rank-{rank}")
+        return "/".join(("metrics", self.metric.name, *filter(None, own)))
 
 
 @dataclass(frozen=True)

@@ -182,13 +182,12 @@ def _event_notes(telemetry: Path) -> Iterator[str]:
 
 def _time_ranges(table: SampleTable) -> Mapping[str, tuple[int, int]]:
     """Return the first and last time of each node's samples."""
-    time_ranges: dict[str, tuple[int, int]] = {}
+    ends: dict[str, list[int]] = {}
     for device in table.devices:
         times = table[device.uuid]["time_ns"]
-        if len(times) and not device.simulated:
-            known = time_ranges.get(device.node, (int(times[0]), int(times[-1])))
-            time_ranges[device.node] = (min(known[0], int(times[0])), max(known[1], int(times[-1])))
-    return time_ranges
+        if not device.simulated:
+            ends.setdefault(device.node, []).extend(times[[0, -1]].tolist() if len(times) else ())
+    return {node: (min(own), max(own)) for node, own in ends.items() if own}
 
 
 def _listed(names: list[str]) -> str:

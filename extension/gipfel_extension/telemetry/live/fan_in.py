@@ -252,8 +252,6 @@ class FanInReceiver:
             raise SourceError(f"The head node can't receive the other nodes' samples: {error}.") from error
         endpoint = str(self._router.get_string(zmq.LAST_ENDPOINT))
         self.port = int(endpoint.rstrip("\0").rpartition(":")[2])
-        self.received = 0
-        self.repeated = 0
 
     def run(self, ended: threading.Event, *, parent: int | None = None) -> None:
         """Receive until the event is set or this process' parent is no longer `parent`."""
@@ -293,12 +291,10 @@ class FanInReceiver:
         if len(self._seen) > _SENDERS:
             self._seen.popitem(last=False)
         if number in known:
-            self.repeated += 1
             return False
         known[number] = None
         if len(known) > _REMEMBERED:
             known.popitem(last=False)
-        self.received += 1
         return True
 
 

@@ -225,8 +225,6 @@ class ProcessTree:
         self._root = root_pid
         self._daemon = f"slurmstepd: [{job_id}." if job_id else ""
         self._other_pids: set[int] = set()
-        self._ticks = os.sysconf("SC_CLK_TCK")
-        self._page = os.sysconf("SC_PAGE_SIZE")
 
     def usage(self) -> Usage:
         """Return the tree's usage; all values are None where its root has ended.
@@ -252,8 +250,8 @@ class ProcessTree:
                 for metric, key in zip(_IO, ("read_bytes", "write_bytes"), strict=True):
                     used[metric] = (used[metric] or 0.0) + int(numbers[key])
         return used | {
-            "CPU_CORES_USED": ticks / self._ticks,
-            "MEMORY_USED": float(private + shared) * self._page,
+            "CPU_CORES_USED": ticks / os.sysconf("SC_CLK_TCK"),
+            "MEMORY_USED": float(private + shared) * os.sysconf("SC_PAGE_SIZE"),
             "PAGE_FAULTS_MINOR": sum(float(fields[7]) + float(fields[8]) for fields in stats.values()),
             "PAGE_FAULTS_MAJOR": sum(float(fields[9]) + float(fields[10]) for fields in stats.values()),
         }

@@ -75,17 +75,13 @@ class Overview:
         metrics
             Metrics to include; by default all that any device has.
         """
-        columns = table.columns or {}
-        time_ranges = [
-            (int(c["time_ns"][0]), int(c["time_ns"][-1])) for c in columns.values() if len(c["time_ns"])
-        ]
-        first, last = _range(time_ranges, start_ns, end_ns)
+        parts = SummaryParts((), (table,))
+        first, last = _range(parts.time_ranges(), start_ns, end_ns)
         bucket = _bucket(last - first, buckets, round(table.interval * 1e9))
         all_metrics = (name for device in table.devices for name in metric_names(table[device.uuid]))
-        grid = BucketGrid(table.devices, _selected(metrics, all_metrics), first, last, bucket)
-        for device in table.devices:
-            grid.add_samples(device.uuid, table[device.uuid])
-        return grid.overview()
+        return BucketGrid(table.devices, _selected(metrics, all_metrics), first, last, bucket).overview_of(
+            parts
+        )
 
 
 def read_overview(
@@ -201,8 +197,13 @@ class BucketGrid:
         mean, count = (each[rows][:, known].T for each in (summary.mean, summary.count))
         self._add(summary.start_ns[rows], series_rows, mean, count)
 
-    def overview(self) -> Overview:
-        """Return the overview of everything that was added."""
+    def overview_of(self, parts: SummaryParts) -> Overview:
+        """Return the overview of some summaries and samples."""
+        for summary in parts.summaries:
+            self.add_summary(summary)
+        for table in parts.tables:
+            for device in table.devices:
+                self.add_samples(device.uuid, table[device.uuid])
         shape = (len(self.devices), len(self.metrics), len(self.time_ns))
         means = np.where(self._count > 0, self._sum / np.maximum(self._count, 1), np.nan).reshape(shape)
         counts = self._count.astype(np.int64).reshape(shape)
@@ -242,13 +243,8 @@ def _of_parts(
     bucket = -(-_bucket(last - first, buckets, step) // step) * step
     kinds = {device.kind for device in parts.devices}
     all_metrics = [name for kind in kinds for name in METRICS[kind]]
-    grid = BucketGrid(parts.devices, _selected(metrics, (*all_metrics, *parts.extra)), first, last, bucket)
-    for summary in parts.summaries:
-        grid.add_summary(summary)
-    for table in parts.tables:
-        for device in table.devices:
-            grid.add_samples(device.uuid, table[device.uuid])
-    return grid.overview()
+    selected = _selected(metrics, (*all_metrics, *parts.extra))
+    return BucketGrid(parts.devices, selected, first, last, bucket).overview_of(parts)
 
 
 def _probed_files(files: Sequence[SegmentFile]) -> Sequence[SegmentFile]:

@@ -20,7 +20,6 @@ from .stream_part import read_part, read_whole
 #: Version of columns and metadata; a stream of another version is unreadable.
 FORMAT_VERSION = "1"
 
-_Numbers = NDArray[np.int64]
 _State = Literal["closed", "open", "torn", "unreadable"]
 
 #: Up to this many consecutive batches are read without probing some of them first.
