@@ -5,6 +5,7 @@ A check is a frozen pydantic model that is a `Check` or a `GroupCheck`. `CheckCo
 and those of other packages, by the entry points ``gipfel.checks``.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -13,7 +14,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -199,6 +200,15 @@ class MissingRequirement(GipfelError):  # noqa: N818 - not an error of the progr
     def __init__(self, problem: str, fix: str = "", owner: Owner | None = None) -> None:
         super().__init__(problem, fix)
         self.owner = owner
+
+
+@contextlib.contextmanager
+def required(problem: str, fix: str) -> Iterator[None]:
+    """Raise `MissingRequirement` instead of an OSError, whose reason is added to the problem."""
+    try:
+        yield
+    except OSError as error:
+        raise MissingRequirement(f"{problem}: {error.strerror or error}.", fix) from error
 
 
 class UnknownCheck(GipfelError):  # noqa: N818 - a mistake in a protocol, not an error of the program

@@ -40,14 +40,6 @@ class ReferenceValue:
         return 1.1 * max(self.value, self.peak)
 
 
-@dataclass(frozen=True)
-class GpuModel:
-    """GPU model: words that its name contains, and check type to reference value."""
-
-    names: tuple[str, ...]
-    values: Mapping[str, ReferenceValue]
-
-
 def _reference_values(
     data_sheet: str,
     memory: float,
@@ -82,44 +74,34 @@ def _reference_values(
     }
 
 
-#: The first entry whose words all occur applies: special models come before general ones.
-GPU_MODELS: tuple[GpuModel, ...] = (
-    GpuModel(("GB200",), _reference_values("NVIDIA GB200 NVL72 data sheet", 8000, 2500, 375, c2c=True)),
-    GpuModel(
-        ("B200",),
-        _reference_values("NVIDIA HGX B200 data sheet", 8000, 1745.0, 64, measured_matmul=True),
+#: Words of a GPU's name to reference values by check type. The first entry whose words all occur applies:
+#: special models come before general ones.
+_GPU_MODELS: Mapping[tuple[str, ...], Mapping[str, ReferenceValue]] = {
+    ("GB200",): _reference_values("NVIDIA GB200 NVL72 data sheet", 8000, 2500, 375, c2c=True),
+    ("B200",): _reference_values("NVIDIA HGX B200 data sheet", 8000, 1745.0, 64, measured_matmul=True),
+    ("GH200", "144G"): _reference_values(
+        "NVIDIA GH200 data sheet", 4900, 821.0, 375, measured_matmul=True, c2c=True
     ),
-    GpuModel(
-        ("GH200", "144G"),
-        _reference_values("NVIDIA GH200 data sheet", 4900, 821.0, 375, measured_matmul=True, c2c=True),
+    ("GH200",): _reference_values(
+        "NVIDIA GH200 data sheet", 4000, 821.0, 375, measured_matmul=True, c2c=True
     ),
-    GpuModel(
-        ("GH200",),
-        _reference_values("NVIDIA GH200 data sheet", 4000, 821.0, 375, measured_matmul=True, c2c=True),
-    ),
-    GpuModel(("H200",), _reference_values("NVIDIA H200 data sheet", 4800, 794.5, 64, measured_matmul=True)),
-    GpuModel(("H100", "PCIE"), _reference_values("NVIDIA H100 data sheet", 2000, 756, 64)),
-    GpuModel(("H100", "NVL"), _reference_values("NVIDIA H100 data sheet", 3938, 835, 64)),
-    GpuModel(("H100",), _reference_values("NVIDIA H100 data sheet", 3350, 794.5, 64, measured_matmul=True)),
-    GpuModel(
-        ("A100", "PCIE"),
-        _reference_values("NVIDIA A100 data sheet", 1935, 256.4, 32, measured_matmul=True),
-    ),
-    GpuModel(
-        ("A100", "40GB"),
-        _reference_values("NVIDIA A100 data sheet", 1555, 267.9, 32, measured_matmul=True),
-    ),
-    GpuModel(("A100",), _reference_values("NVIDIA A100 data sheet", 2039, 267.9, 32, measured_matmul=True)),
-    GpuModel(("L40S",), _reference_values("NVIDIA L40S data sheet", 864, 362, 32)),
-    GpuModel(("L4 ",), _reference_values("NVIDIA L4 data sheet", 300, 121, 32)),
-)
+    ("H200",): _reference_values("NVIDIA H200 data sheet", 4800, 794.5, 64, measured_matmul=True),
+    ("H100", "PCIE"): _reference_values("NVIDIA H100 data sheet", 2000, 756, 64),
+    ("H100", "NVL"): _reference_values("NVIDIA H100 data sheet", 3938, 835, 64),
+    ("H100",): _reference_values("NVIDIA H100 data sheet", 3350, 794.5, 64, measured_matmul=True),
+    ("A100", "PCIE"): _reference_values("NVIDIA A100 data sheet", 1935, 256.4, 32, measured_matmul=True),
+    ("A100", "40GB"): _reference_values("NVIDIA A100 data sheet", 1555, 267.9, 32, measured_matmul=True),
+    ("A100",): _reference_values("NVIDIA A100 data sheet", 2039, 267.9, 32, measured_matmul=True),
+    ("L40S",): _reference_values("NVIDIA L40S data sheet", 864, 362, 32),
+    ("L4 ",): _reference_values("NVIDIA L4 data sheet", 300, 121, 32),
+}
 
 
 def gpu_reference(check_type: str, model: str) -> ReferenceValue | None:
     """Return the reference value of a check for a device by its NVML name; None if none is known."""
     words = model.upper() + " "
-    entry = next((each for each in GPU_MODELS if all(name in words for name in each.names)), None)
-    return entry.values.get(check_type) if entry else None
+    values = (each for names, each in _GPU_MODELS.items() if all(name in words for name in names))
+    return next(values, {}).get(check_type)
 
 
 def network_reference(fabric: str, rate: float, adapters: int) -> ReferenceValue | None:

@@ -24,16 +24,13 @@ class Summary:
         The tenth percentile, interpolated.
     spread
         MAD divided by the median, scaled to a standard deviation.
-    bimodal
-        Whether the samples form two groups that are far apart.
     lower, upper
-        The medians of the two groups; twice the median where there is one group.
+        The medians of two groups that are far apart; twice the median where there is one group.
     """
 
     median: float
     p10: float
     spread: float
-    bimodal: bool
     lower: float
     upper: float
 
@@ -46,7 +43,7 @@ def summary(samples: Sequence[float]) -> Summary:
     middle = statistics.median(values)
     lower, upper = two_modes(values)
     spread = NORMAL * mad(values) / middle if middle else 0.0
-    return Summary(middle, percentile(values, 0.10), spread, lower != upper, lower, upper)
+    return Summary(middle, percentile(values, 0.10), spread, lower, upper)
 
 
 def mad(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from gipfel_cluster.model import OneLine
 
-from ..check import CheckContext, MissingRequirement
+from ..check import CheckContext, MissingRequirement, required
 from ..model import Finding, Owner
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
 from .gpus import BaseCheck, failed, inconclusive, passed
@@ -165,10 +165,8 @@ class NetworkStack(BaseCheck):
                     f"{self.version_from} is not set: the network stack has no version.", fix
                 )
             return value
-        try:
+        with required(f"{self.version_from} can't be read", fix):
             lines = context.host.text(self.version_from).strip().splitlines()
-        except OSError as error:
-            raise MissingRequirement(f"{self.version_from} can't be read: {error.strerror}.", fix) from error
         if not lines:
             raise MissingRequirement(f"{self.version_from} is empty.", fix)
         return lines[0].strip()

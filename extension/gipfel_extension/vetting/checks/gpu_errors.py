@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from gipfel_cluster.model import pluralize
 
-from ..check import CheckContext, Host, MissingRequirement
+from ..check import CheckContext, Host, MissingRequirement, required
 from ..gpus import GpuReading
 from ..model import Finding, Verdict
 from .gpus import (
@@ -181,12 +181,8 @@ class Xid(BaseCheck):
 
 
 def _kernel_log(host: Host) -> str:
-    try:
+    with required("The kernel log can't be read", "Set `severity: warning` for this check."):
         ran = host.run(["dmesg"], 10.0)
-    except OSError as error:
-        raise MissingRequirement(
-            f"The kernel log can't be read: {error}.", "Set `severity: warning` for this check."
-        ) from error
     if ran.status:
         last_line = ran.output.strip().splitlines()[-1:] or ["no reason given"]
         fix = "Only root may read it here. Remove this check, or set `severity: warning`."

@@ -10,7 +10,7 @@ from pydantic import Field
 from gipfel_cluster.model import OneLine, pluralize
 
 from ...telemetry.ranks import cpu_list
-from ..check import CheckContext, MissingRequirement
+from ..check import CheckContext, MissingRequirement, required
 from ..gpus import GpuReading, ReadingError
 from ..model import Finding, Verdict
 from ..threshold import Quantity, with_unit
@@ -181,11 +181,9 @@ class ClockOffset(BaseCheck):
         """Return one finding for the node."""
         if not self.server:
             return [self._by_time_service(context)]
-        try:
+        fix = "Check whether the server can be reached from here, or leave 'server' empty."
+        with required(f"{self.server} does not report the time", fix):
             offset = context.host.clock_offset(self.server, _STATUS_LIMIT_S)
-        except OSError as error:
-            fix = "Check whether the server can be reached from here, or leave 'server' empty."
-            raise MissingRequirement(f"{self.server} does not report the time: {error}.", fix) from error
         return [self._judge_offset(abs(offset), f"compared with {self.server}")]
 
     def _by_time_service(self, context: CheckContext) -> Finding:
@@ -197,13 +195,9 @@ class ClockOffset(BaseCheck):
         except (OSError, ValueError):
             # chronyc is missing or has another version, so try timedatectl.
             pass
-        try:
-            ran = context.host.run(
-                ["timedatectl", "show", "-p", "NTPSynchronized", "--value"], _STATUS_LIMIT_S
-            )
-        except OSError as error:
-            fix = "Set 'server' in the protocol."
-            raise MissingRequirement("Neither chronyc nor timedatectl is installed here.", fix) from error
+        argv = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"]
+        with required("Neither chronyc nor timedatectl can be run here", "Set 'server' in the protocol."):
+            ran = context.host.run(argv, _STATUS_LIMIT_S)
         if ran.status:
             raise MissingRequirement("timedatectl does not work here.", "Set 'server' in the protocol.")
         if ran.output.strip() != "yes":

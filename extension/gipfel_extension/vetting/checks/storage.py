@@ -16,7 +16,7 @@ from pydantic import Field
 from gipfel_cluster.model import OneLine
 
 from ...telemetry.sources.file_systems import parse_mountinfo
-from ..check import CheckContext, MissingRequirement
+from ..check import CheckContext, MissingRequirement, required
 from ..model import Finding, Verdict
 from ..threshold import Quantity, with_unit
 from .gpus import BaseCheck, failed, passed
@@ -41,11 +41,9 @@ def temporary_file(folder: Path) -> Iterator[tuple[int, Path]]:
     MissingRequirement
         The directory does not exist or can't be written.
     """
-    try:
+    fix = "Check whether it is mounted, and whether you may write to it."
+    with required(f"{folder} can't be written", fix):
         descriptor, name = tempfile.mkstemp(prefix=".gipfel-vet-", dir=folder)
-    except OSError as error:
-        fix = "Check whether it is mounted, and whether you may write to it."
-        raise MissingRequirement(f"{folder} can't be written: {error.strerror}.", fix) from error
     try:
         yield descriptor, Path(name)
     finally:
@@ -322,11 +320,8 @@ class Quota(BaseCheck):
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
         folder = resolve_path(self.folder, context)
-        try:
+        with required(f"{folder} can't be examined", "Check whether it is mounted."):
             disk = os.statvfs(folder)
-        except OSError as error:
-            problem = f"{folder} can't be examined: {error.strerror}."
-            raise MissingRequirement(problem, "Check whether it is mounted.") from error
         free = float(disk.f_bavail * disk.f_frsize)
         has_free = f"{folder} has {with_unit(free, 'B')} free"
         if free < self.min_free:

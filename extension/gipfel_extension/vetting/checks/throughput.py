@@ -83,7 +83,7 @@ def _finding(device: dict[str, JsonValue], answer: ProbeAnswer, *, gpu: bool) ->
     if not samples:
         return Finding(verdict=Verdict.INCONCLUSIVE, reason="The probe measured nothing.", **common)
     numbers = summary(samples)
-    if gpu and numbers.bimodal and numbers.lower < _MODE_RATIO * numbers.upper:
+    if gpu and numbers.lower < _MODE_RATIO * numbers.upper:
         lower, upper = with_unit(numbers.lower, answer.unit), with_unit(numbers.upper, answer.unit)
         reason = f"It has two modes: {lower} and {upper}."
         fix = "Exclude this node, and tell the operators: it is slow from time to time."

@@ -51,13 +51,6 @@ class SharedReport(Frozen):
     versions: dict[OneLine, OneLine] = Field(default_factory=dict, max_length=50)
 
 
-class SharingResult(Frozen):
-    """Outcome of sending a run to the registry, with a message for the user."""
-
-    sent: bool
-    message: str
-
-
 class _Consent(Frozen):
     version: Literal[1] = 1
     share: bool
@@ -103,31 +96,31 @@ def share_record(
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
     limit_s: float = _RESPONSE_LIMIT_S,
-) -> SharingResult:
-    """Send a run to the registry; never raise, and wait `limit_s` seconds at most for each response.
+) -> str:
+    """Send a run to the registry, and return the outcome as a sentence.
+
+    It never raises, and waits `limit_s` seconds at most for each response.
 
     ``GIPFEL_REGISTRY_URL`` is its address, which the hub sets for every server. The token is
     ``GIPFEL_REGISTRY_TOKEN``, else ``JUPYTERHUB_API_TOKEN``.
     """
     environment = os.environ if environment is None else environment
     if not has_consent(environment, root=root):
-        return SharingResult(
-            sent=False, message="The results were not sent: you have not agreed to share them."
-        )
-    if problem := _unusable(*_address(environment)):
-        return SharingResult(sent=False, message=f"The results were not sent: {problem}")
+        return "The results were not sent: you have not agreed to share them."
     try:
         report = SharedReport(record=_public_record(_shortened(record)), versions=dict(versions or {}))
         # Every owner is the node; a registry of an earlier version rejects the field.
         body = report.model_dump_json(exclude={"record": {"entries": {"__all__": {"owner"}}}}).encode()
         with query_registry("api/reports", environment, body=body, limit_s=limit_s) as answer:
             answer.read(_MAX_RESPONSE_BYTES)
-        return SharingResult(sent=True, message="The results were sent to the site's registry.")
+    except GipfelError as error:
+        return f"The results were not sent: {error}"
     except urllib.error.HTTPError as error:
-        return SharingResult(sent=False, message=f"The registry refused the results: {_reason(error)}")
+        return f"The registry refused the results: {_reason(error)}"
     except (OSError, ValueError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", None) or error
-        return SharingResult(sent=False, message=one_line(f"The registry did not respond: {cause}.")[:300])
+        return one_line(f"The registry did not respond: {cause}.")[:300]
+    return "The results were sent to the site's registry."
 
 
 def _shortened(record: VettingRecord) -> VettingRecord:
@@ -161,19 +154,15 @@ def _public_entry(entry: HistoryEntry) -> HistoryEntry:
 
 def _address(environment: Mapping[str, str]) -> tuple[str, str]:
     """Return the registry's URL and the user's token."""
+    url = environment.get("GIPFEL_REGISTRY_URL", "")
     token = environment.get("GIPFEL_REGISTRY_TOKEN") or environment.get("JUPYTERHUB_API_TOKEN", "")
-    return environment.get("GIPFEL_REGISTRY_URL", ""), token
-
-
-def _unusable(url: str, token: str) -> str:
-    """Return why the registry can't be used with these settings; empty if it can."""
     if not url:
-        return "this site has no registry of vetting results."
+        raise GipfelError("this site has no registry of vetting results.")
     if not url.startswith(("http://", "https://")):
-        return "GIPFEL_REGISTRY_URL is not a web address."
+        raise GipfelError("GIPFEL_REGISTRY_URL is not a web address.")
     if not token.isascii() or not token or one_line(token) != token:
-        return "neither GIPFEL_REGISTRY_TOKEN nor JUPYTERHUB_API_TOKEN holds a token."
-    return ""
+        raise GipfelError("neither GIPFEL_REGISTRY_TOKEN nor JUPYTERHUB_API_TOKEN holds a token.")
+    return url, token
 
 
 def query_registry(
@@ -187,14 +176,14 @@ def query_registry(
 
     Raises
     ------
+    GipfelError
+        There is no registry, or no token for it.
     OSError, ValueError
-        There is no registry, it does not respond, or it rejects the request.
+        It does not respond, or it rejects the request.
     """
     url, token = _address(environment)
-    if problem := _unusable(url, token):
-        raise ValueError(problem)
     headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
-    # `_unusable` has checked the address.
+    # `_address` has checked the address.
     request = urllib.request.Request(f"{url.rstrip('/')}/{path}", data=body, headers=headers)  # noqa: S310
     # The hub is not behind a proxy that the environment may set for the internet, and a redirect would
     # send the token elsewhere.
@@ -253,7 +242,7 @@ def _fetch(
         try:
             with query_registry(path, environment, limit_s=limit_s) as response:
                 content = _Baselines.model_validate_json(response.read(_MAX_BYTES))
-        except (OSError, ValueError, http.client.HTTPException):
+        except (GipfelError, OSError, ValueError, http.client.HTTPException):
             # Without the registry, the user's own baselines are used.
             return
         baselines += [each for each in content.baselines if each.gpu_model == model]

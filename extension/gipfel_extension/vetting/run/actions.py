@@ -255,7 +255,7 @@ def store_report(report: VettingReport, environment: Mapping[str, str]) -> tuple
     except GipfelError as error:
         notes.append(str(error))
     if has_consent(environment):
-        notes.append(share_record(record, versions=_versions(), environment=environment).message)
+        notes.append(share_record(record, versions=_versions(), environment=environment))
     return tuple(notes)
 
 

@@ -75,7 +75,6 @@ class Coordinator:
         self._dispatcher = Dispatcher(pool, end_reason, self._update, due, clock)
         self._connect_deadline = time.monotonic() + connect_limit_s
         self._connect_limit_s = connect_limit_s
-        self._reported_lost: set[str] = set()
 
     def run(self) -> str:
         """Run all checks until each has a verdict on each node; return why it ended early, or ""."""
@@ -132,11 +131,9 @@ class Coordinator:
         """Add results "not run" for nodes that are too slow, so that the other nodes can continue."""
         fix = "Find out why this node is slow, or give the run more time (--time-limit)."
         for node in sorted(slow):
-            running = ""
+            running = self.builder.running.get(node, "")
             if node in active:
-                entry, pending = active[node]
-                running = entry.name
-                self._dispatcher.give_up(pending)
+                self._dispatcher.give_up(active[node][1])
             state = (
                 "It had not finished its own checks"
                 if node in self._pool.present
@@ -182,25 +179,19 @@ class Coordinator:
 
     def _update(self) -> None:
         late = time.monotonic() > self._connect_deadline
-        for node in self.builder.nodes:
-            if node in self._pool.present or node in self._pool.lost:
-                if node in self._pool.present and (problem := self._agent_problem(node)):
-                    self._pool.lose(node, problem)
-                continue
+        for node in [node for node in self.builder.nodes if node not in self._pool.lost]:
             problem = self._agent_problem(node)
-            if problem or late:
-                self._pool.lose(
-                    node,
-                    "Its agent never connected: "
-                    + (problem or f"it had {self._connect_limit_s:g} s to do so."),
-                )
+            if node not in self._pool.present and (problem or late):
+                cause = problem or f"it had {self._connect_limit_s:g} s to do so."
+                problem = f"Its agent never connected: {cause}"
+            if problem:
+                self._pool.lose(node, problem)
         self._report_lost()
         self._tick()
 
     def _report_lost(self) -> None:
         for node, reason in self._pool.lost.items():
-            if node not in self._reported_lost:
-                self._reported_lost.add(node)
+            if not self.builder.has_verdict(node, AGENT):
                 running = self.builder.running.get(node, "")
                 self.builder.set_running(node, "")
                 during = f" It was running the check {running}." if running else ""
@@ -212,7 +203,6 @@ class Coordinator:
         recent = {
             each.node for each in self.builder.results if each.type == AGENT and each.started_ns > since_ns
         }
-        self._reported_lost -= recent
         self.builder.replace(
             [each for each in self.builder.results if each.type != AGENT or each.node not in recent]
         )
@@ -227,7 +217,7 @@ class Coordinator:
                 if (node, entry.name) not in judged:
                     cause = (
                         "The node's agent was lost."
-                        if node in self._reported_lost
+                        if (node, AGENT) in judged
                         else reason or "The check gave no verdict."
                     )
                     self.builder.add([entry.not_run(node, cause, evidence={"consequence": True})])

@@ -39,6 +39,7 @@ _MAX_BATCH = 1000
 #: Seconds after a task's time limit within which the agent must report the end of the task.
 _REPORT_LIMIT_S = 20.0
 _TICK_S = 0.2
+_INVALID = "Its agent sent an invalid message."
 
 
 @dataclass
@@ -90,7 +91,7 @@ class AgentPool:
             self._send(agent.identity, EndRun(status=1))
         self.lost.setdefault(node, reason)
 
-    def receive(self, seconds: float) -> Iterator[tuple[str, Message]]:
+    def receive(self, seconds: float) -> Iterator[tuple[str, TaskMessage]]:
         """Yield messages of agents, waiting up to `seconds`; those about the connection are handled here."""
         now = time.monotonic()
         if now - self._last_heartbeat > _HEARTBEAT_S:
@@ -111,7 +112,7 @@ class AgentPool:
         for identity in (*self._by_identity, *self._idle):
             self._send(identity, EndRun(status=status))
 
-    def _on_message(self, identity: bytes, data: bytes) -> Iterator[tuple[str, Message]]:
+    def _on_message(self, identity: bytes, data: bytes) -> Iterator[tuple[str, TaskMessage]]:
         message = from_agent(data)
         if isinstance(message, Hello):
             self._on_hello(identity, message)
@@ -121,14 +122,17 @@ class AgentPool:
             return
         agent.last_heard = time.monotonic()
         node = agent.hello.node
-        if message is None or not _is_own(message, node):
-            self.lose(node, "Its agent sent an invalid message.")
-        elif isinstance(message, AgentEnded):
-            self.lose(node, f"Its agent ended: {message.reason or 'no reason given'}.")
-        elif isinstance(message, TorchImported):
-            self.torch_import_s[node] = message.seconds
-        elif not isinstance(message, Heartbeat):
-            yield node, message
+        match message:
+            case None:
+                self.lose(node, _INVALID)
+            case CheckDone() if any(each.node != node for each in message.results):
+                self.lose(node, _INVALID)
+            case AgentEnded():
+                self.lose(node, f"Its agent ended: {message.reason or 'no reason given'}.")
+            case TorchImported():
+                self.torch_import_s[node] = message.seconds
+            case TaskMessage():
+                yield node, message
 
     def _on_hello(self, identity: bytes, hello: Hello) -> None:
         # As bytes: compare_digest accepts only ASCII text, and an invalid token must not end the run.
@@ -166,11 +170,6 @@ class AgentPool:
         else:
             if agent:
                 agent.disconnected_since = None
-
-
-def _is_own(message: Message, node: str) -> bool:
-    """Return whether the message contains results of the agent's own node only."""
-    return not isinstance(message, CheckDone) or all(each.node == node for each in message.results)
 
 
 class RunEnded(Exception):  # noqa: N818 - not an error
@@ -273,8 +272,8 @@ class Dispatcher:
         self.pool.send(pending.node, Stop(task=pending.number))
         self._close(pending)
 
-    def _on_answer(self, node: str, message: Message) -> None:
-        pending = self._open.get(message.task) if isinstance(message, TaskMessage) else None
+    def _on_answer(self, node: str, message: TaskMessage) -> None:
+        pending = self._open.get(message.task)
         if pending is None or pending.node != node:
             return
         if isinstance(message, RankDied):

@@ -16,6 +16,7 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -92,31 +93,20 @@ def transport(path: Any) -> Any:
 
 def adapters(root: str = "/sys/class") -> Any:
     """Return the node's fastest network: its type, the number of adapters, and the bits per second of one."""
-    slingshot = listed(f"{root}/cxi")
+    slingshot = list(Path(root).glob("cxi/*"))
     if slingshot:
         return {"fabric": "slingshot", "adapters": len(slingshot), "rate": 200e9}
-    rates: dict[tuple[str, float], int] = {}
-    for device in listed(f"{root}/infiniband"):
-        for port in listed(f"{root}/infiniband/{device}/ports"):
-            at = f"{root}/infiniband/{device}/ports/{port}"
-            kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(first_line(f"{at}/link_layer"), "")
-            rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", first_line(f"{at}/rate"))
-            if kind and rate and "ACTIVE" in first_line(f"{at}/state"):
-                key = (kind, float(rate[1]) * 1e9)
-                rates[key] = rates.get(key, 0) + 1
+    rates: Counter[tuple[str, float]] = Counter()
+    for port in sorted(Path(root).glob("infiniband/*/ports/*")):
+        kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(first_line(f"{port}/link_layer"), "")
+        rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", first_line(f"{port}/rate"))
+        if kind and rate and "ACTIVE" in first_line(f"{port}/state"):
+            rates[kind, float(rate[1]) * 1e9] += 1
     if not rates:
         return {"fabric": "", "adapters": 0, "rate": 0.0}
     # Prefer InfiniBand, then the highest total rate: adapters for management or storage are slower or fewer.
     kind, rate_of_one = max(rates, key=lambda key: (key[0] == "infiniband", key[1] * rates[key]))
     return {"fabric": kind, "adapters": rates[kind, rate_of_one], "rate": rate_of_one}
-
-
-def listed(path: str) -> Any:
-    """Return the names in a directory; none if it does not exist."""
-    try:
-        return sorted(each.name for each in Path(path).iterdir())
-    except OSError:
-        return []
 
 
 def first_line(path: str) -> str:

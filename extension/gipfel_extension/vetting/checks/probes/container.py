@@ -43,18 +43,16 @@ def report_environment(_request: Any, evidence: Any) -> str:
         evidence["user"] = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         evidence["user"] = None
-    library, version = platform.libc_ver()
-    evidence["libc"] = (f"{library} {version}").strip()
+    evidence["libc"] = " ".join(platform.libc_ver()).strip()
     try:
         import torch  # noqa: PLC0415 - a missing module is reported
 
         evidence["torch"] = torch.__version__
         evidence["cuda"] = torch.version.cuda or getattr(torch.version, "hip", None)
         evidence["gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if evidence["gpus"]:
-            # A visible GPU may not work, so open a context on each.
-            for index in range(evidence["gpus"]):
-                torch.zeros(1, device=f"cuda:{index}").add_(1).item()
+        # A visible GPU may not work, so open a context on each.
+        for index in range(evidence["gpus"]):
+            torch.zeros(1, device=f"cuda:{index}").add_(1).item()
     except ImportError as error:
         evidence["torch"] = None
         evidence["torch_error"] = str(error)[:300]

@@ -119,7 +119,7 @@ def matmul_on_cpu(request: Any) -> Any:
 
 def products(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
     """Return the samples of the fastest shape, and the number of wrong values over all shapes."""
-    wait = torch.cuda.synchronize if device != "cpu" else lambda: None
+    wait = waiter(torch, device)
     best: list[float] = []
     wrong = 0
     for m, n, k in request["shapes"]:
@@ -136,6 +136,11 @@ def products(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
         if not best or sorted(samples)[len(samples) // 2] > sorted(best)[len(best) // 2]:
             best = samples
     return {"samples": best, "wrong": wrong}
+
+
+def waiter(torch: Any, device: str) -> Any:
+    """Return the function that waits until a device has finished."""
+    return torch.cuda.synchronize if device != "cpu" else lambda: None
 
 
 def wrong_values(torch: Any, device: Any, dtype: Any, shape: Any) -> Any:
@@ -188,10 +193,7 @@ def copies_on_gpu(torch: Any, request: Any, index: int) -> Any:
     """Measure copies within the memory of one GPU."""
     free = torch.cuda.mem_get_info(index)[0]
     count = min(request["bytes"], free // 4) // 4
-    source = torch.arange(count, device=f"cuda:{index}", dtype=torch.int32)
-    target = torch.zeros_like(source)
-    samples = timed(lambda: target.copy_(source), torch.cuda.synchronize, 8 * count, request, 500)
-    return {"samples": samples, "wrong": int((source != target).sum().item())}
+    return copies(torch, f"cuda:{index}", count, request)
 
 
 def copies_on_host(request: Any) -> Any:
@@ -201,9 +203,14 @@ def copies_on_host(request: Any) -> Any:
         import torch  # noqa: PLC0415 - a missing module is reported
     except ImportError:
         return copies_with_numpy(count, request)
-    source = torch.arange(count, dtype=torch.int32)
+    return copies(torch, "cpu", count, request)
+
+
+def copies(torch: Any, device: str, count: int, request: Any) -> Any:
+    """Measure copies of this many numbers within the memory of a device."""
+    source = torch.arange(count, device=device, dtype=torch.int32)
     target = torch.zeros_like(source)
-    samples = timed(lambda: target.copy_(source), lambda: None, 8 * count, request, 500)
+    samples = timed(lambda: target.copy_(source), waiter(torch, device), 8 * count, request, 500)
     return {"samples": samples, "wrong": int((source != target).sum().item())}
 
 
