@@ -127,6 +127,26 @@ class Finding(Conclusion):
     model: str = ""
 
 
+def passed(reason: str, measurement: float | None = None, unit: str = "") -> Finding:
+    """Return a finding that passes."""
+    return Finding(verdict=Verdict.PASS, reason=reason, measurement=measurement, unit=unit)
+
+
+def failed(reason: str, fix: str, measurement: float | None = None, unit: str = "") -> Finding:
+    """Return a finding that fails."""
+    return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, measurement=measurement, unit=unit)
+
+
+def degraded(reason: str, fix: str, measurement: float | None = None, unit: str = "") -> Finding:
+    """Return a finding that is degraded."""
+    return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=measurement, unit=unit)
+
+
+def inconclusive(reason: str, fix: str = "") -> Finding:
+    """Return a finding without a conclusion."""
+    return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)
+
+
 class CheckResult(Conclusion):
     """One verdict of a report.
 

@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 #: Factor from the MAD (median absolute deviation) to the standard deviation, for normal noise.
 NORMAL = 1.4826
@@ -14,36 +13,10 @@ _MIN_GAP, _GAP_RATIO = 0.08, 3.0
 _MIN_MODE_SIZE = 2
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Summary of a few repeated samples.
-
-    Parameters
-    ----------
-    p10
-        The tenth percentile, interpolated.
-    spread
-        MAD divided by the median, scaled to a standard deviation.
-    lower, upper
-        The medians of two groups that are far apart; twice the median where there is one group.
-    """
-
-    median: float
-    p10: float
-    spread: float
-    lower: float
-    upper: float
-
-
-def summary(samples: Sequence[float]) -> Summary:
-    """Return the summary of samples; raise ValueError where there are none."""
-    if not samples:
-        raise ValueError("There are no samples.")
-    values = sorted(samples)
-    middle = statistics.median(values)
-    lower, upper = two_modes(values)
-    spread = NORMAL * mad(values) / middle if middle else 0.0
-    return Summary(middle, percentile(values, 0.10), spread, lower, upper)
+def relative_spread(samples: Sequence[float]) -> float:
+    """Return the MAD divided by the median, scaled to a standard deviation."""
+    middle = statistics.median(samples)
+    return NORMAL * mad(samples) / middle if middle else 0.0
 
 
 def mad(values: Sequence[float]) -> float:

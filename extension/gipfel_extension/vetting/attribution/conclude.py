@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from ..model import CheckResult, Scope, Verdict
-from ..statistics import percentile, student_t_tail, summary, two_modes
+from ..model import CheckResult, Finding, Scope, Verdict, degraded, failed, inconclusive, passed
+from ..statistics import percentile, relative_spread, student_t_tail, two_modes
 from ..threshold import with_unit
 from .evidence import Evidence, collect_evidence, slow_switches
 from .measurements import LOW_MODE_DEVIATIONS, PairState, Reading, SlowGroup
@@ -51,126 +51,133 @@ def _group_of(node: str, groups: Sequence[SlowGroup]) -> SlowGroup | None:
 
 def _node_result(node: str, state: PairState, evidence: Evidence, group: SlowGroup | None) -> CheckResult:
     own = evidence.readings.get(node, ())
-    verdict, reason, fix = _verdict(node, state, evidence, group)
+    found = _judge(node, state, evidence, group)
     measured = [each for each in own if each.measurement.samples]
     medians = [statistics.median(each.measurement.samples) for each in measured]
     samples = tuple(sample for each in measured for sample in each.measurement.samples)
     settings = state.settings
-    measurement = (min if verdict is Verdict.FAIL else max)(medians, default=None)
+    measurement = (min if found.verdict is Verdict.FAIL else max)(medians, default=None)
     return CheckResult(
-        check=state.check, type=state.type, scope=Scope.PAIR, subject=node, node=node, verdict=verdict,
-        reason=reason, fix=fix, measurement=measurement, unit=state.unit, samples=samples[:500],
+        check=state.check, type=state.type, scope=Scope.PAIR, subject=node, node=node,
+        verdict=found.verdict, reason=found.reason, fix=found.fix, measurement=measurement, unit=state.unit,
+        samples=samples[:500],
         threshold=f"less than {settings.bad_below:.0%} below the allocation's pairs"
         + (f", at least {with_unit(settings.floor, state.unit)}" if settings.floor else ""),
-        evidence=_evidence(node, state, evidence, verdict, samples),
+        evidence=_evidence(node, state, evidence, found.verdict, samples),
     )  # fmt: skip
 
 
-def _verdict(  # noqa: PLR0911 - one return for each kind of verdict
+def _judge(  # noqa: PLR0911 - one return for each kind of verdict
     node: str, state: PairState, evidence: Evidence, group: SlowGroup | None
-) -> tuple[Verdict, str, str]:
+) -> Finding:
     own = evidence.readings.get(node, ())
-    if unmeasured := _unmeasured(node, own, state):
+    if unmeasured := _judge_unmeasured(node, own, state):
         return unmeasured
-    if absolute := _absolute_verdict(own, state, evidence):
+    if absolute := _judge_absolutely(own, state, evidence):
         return absolute
     if group:
-        return _group_verdict(node, group)
+        return _judge_in_group(node, group)
     if node in evidence.convicted:
-        return _convicted_verdict(node, state, evidence)
+        return _judge_convicted(node, state, evidence)
     samples = [
         sample
         for each in own
         if each.other(node) not in evidence.convicted
         for sample in each.measurement.samples
     ]
-    if samples and (spread := summary(samples).spread) > _MAX_SPREAD * state.settings.bad_below:
-        text = f"Its samples vary by {spread:.0%}, too much for a verdict."
-        return Verdict.INCONCLUSIVE, text, "Vet it again while nothing else runs on the nodes."
-    if evidence.unexplained and len(state.nodes) > 2:
-        text = f"{evidence.explained.slow_share:.0%} of all pairs are slow, and no node or link explains it."
-        return Verdict.INCONCLUSIVE, text, "Vet the nodes again while the fabric is not busy."
-    least = min(_MIN_PARTNERS, len(state.nodes) - 1 - len(evidence.convicted - {node}))
-    if state.cut_short and len(evidence.good_partners[node]) < least:
-        partners = len(evidence.good_partners[node])
-        text = (
-            f"When the time was up, it had been measured with {partners} good partner(s), which is too few."
+    if samples and (spread := relative_spread(samples)) > _MAX_SPREAD * state.settings.bad_below:
+        return inconclusive(
+            f"Its samples vary by {spread:.0%}, too much for a verdict.",
+            "Vet it again while nothing else runs on the nodes.",
         )
-        return Verdict.INCONCLUSIVE, text, _MORE_TIME
+    if evidence.unexplained and len(state.nodes) > 2:
+        share = evidence.explained.slow_share
+        return inconclusive(
+            f"{share:.0%} of all pairs are slow, and no node or link explains it.",
+            "Vet the nodes again while the fabric is not busy.",
+        )
+    least = min(_MIN_PARTNERS, len(state.nodes) - 1 - len(evidence.convicted - {node}))
+    partners = len(evidence.good_partners[node])
+    if state.cut_short and partners < least:
+        return inconclusive(
+            f"When the time was up, it had been measured with {partners} good partner(s), which is too few.",
+            _MORE_TIME,
+        )
     doubtful = any(node in pair for pair in evidence.recheck)
     if not doubtful and (node in evidence.cleared or any(node in link for link in evidence.links)):
-        return _cleared_verdict(node, state, evidence)
-    return _unclear_verdict(node, state, evidence)
+        return _judge_cleared(node, state, evidence)
+    return _judge_unclear(node, state, evidence)
 
 
-def _unmeasured(node: str, readings: Sequence[Reading], state: PairState) -> tuple[Verdict, str, str] | None:
-    """Return the verdict on a node without measurements; None if it has measurements."""
+def _judge_unmeasured(node: str, readings: Sequence[Reading], state: PairState) -> Finding | None:
+    """Return the finding on a node without measurements; None if it has measurements."""
     silent = [each for each in state.measurements if node in each.accused]
     if silent:
         error = silent[0].error or "It did not respond."
-        return Verdict.FAIL, f"{error.rstrip('.')} ({len(silent)} round(s)).", "Exclude this node."
-    if not any(node in (each.first, each.second) for each in state.measurements):
-        if state.cut_short:
-            return Verdict.INCONCLUSIVE, "None of its pairs finished before the time was up.", _MORE_TIME
-        return Verdict.NOT_RUN, "It was not measured with another node.", "Vet it together with other nodes."
-    if not any(each.measurement.samples for each in readings):
-        fix = "Vet it again."
-        if any(each.samples for each in state.measurements if node in (each.first, each.second)):
-            return Verdict.INCONCLUSIVE, "It was slow, but only while the whole fabric was busy.", fix
-        return Verdict.INCONCLUSIVE, f"None of its pairs gave a measurement: {_first_error(readings)}", fix
-    return None
+        return failed(f"{error.rstrip('.')} ({len(silent)} round(s)).", "Exclude this node.")
+    of_node = [each for each in state.measurements if node in (each.first, each.second)]
+    if not of_node and state.cut_short:
+        return inconclusive("None of its pairs finished before the time was up.", _MORE_TIME)
+    if not of_node:
+        reason, fix = "It was not measured with another node.", "Vet it together with other nodes."
+        return Finding(verdict=Verdict.NOT_RUN, reason=reason, fix=fix)
+    if any(each.measurement.samples for each in readings):
+        return None
+    if any(each.samples for each in of_node):
+        return inconclusive("It was slow, but only while the whole fabric was busy.", "Vet it again.")
+    return inconclusive(f"None of its pairs gave a measurement: {_first_error(readings)}", "Vet it again.")
 
 
-def _absolute_verdict(
-    readings: Sequence[Reading], state: PairState, evidence: Evidence
-) -> tuple[Verdict, str, str] | None:
-    """Return a verdict that needs no comparison of pairs: below the floor, or all pairs slow; else None."""
+def _judge_absolutely(readings: Sequence[Reading], state: PairState, evidence: Evidence) -> Finding | None:
+    """Return a finding that needs no comparison of pairs: below the floor, or all pairs slow; else None."""
     settings, reference = state.settings, evidence.healthy.reference or 0.0
     best = max(statistics.median(each.measurement.samples) for each in readings if each.measurement.samples)
     if settings.floor and best < settings.floor:
         floor = with_unit(settings.floor, state.unit)
-        text = f"Its best pair reaches {with_unit(best, state.unit)}, less than {floor}."
-        return Verdict.FAIL, text, "Check whether NCCL's network plugin is loaded, or exclude this node."
-    if settings.baseline and reference < settings.baseline * (1 - settings.bad_below):
-        text = (
-            f"All pairs are slow: {with_unit(reference, state.unit)},"
-            f" and {with_unit(settings.baseline, state.unit)}"
-            " were measured before."
+        return failed(
+            f"Its best pair reaches {with_unit(best, state.unit)}, less than {floor}.",
+            "Check whether NCCL's network plugin is loaded, or exclude this node.",
         )
-        return (
-            Verdict.INCONCLUSIVE,
-            text,
+    if settings.baseline and reference < settings.baseline * (1 - settings.bad_below):
+        before = with_unit(settings.baseline, state.unit)
+        return inconclusive(
+            f"All pairs are slow: {with_unit(reference, state.unit)}, and {before} were measured before.",
             "Check whether NCCL's network plugin is loaded, or wait for the fabric.",
         )
     if len(state.nodes) == 2 and not settings.floor and not settings.baseline:
         both = " and ".join(state.nodes)
-        text = f"{with_unit(best, state.unit)} between {both}. One pair can't be compared with others."
-        return Verdict.INCONCLUSIVE, text, "Set at_least in the protocol, or vet more nodes together."
+        return inconclusive(
+            f"{with_unit(best, state.unit)} between {both}. One pair can't be compared with others.",
+            "Set at_least in the protocol, or vet more nodes together.",
+        )
     return None
 
 
-def _group_verdict(node: str, group: SlowGroup) -> tuple[Verdict, str, str]:
+def _judge_in_group(node: str, group: SlowGroup) -> Finding:
     fix = "Exclude these nodes, and tell the operators."
     if group.either:
-        text = (
+        return inconclusive(
             f"There are two groups of nodes, one with {_names(group.nodes)}, and pairs between them are slow."
-            " The path between their switches, or one of the switches, is at fault."
+            " The path between their switches, or one of the switches, is at fault.",
+            "Use the nodes of one group, and tell the operators.",
         )
-        return Verdict.INCONCLUSIVE, text, "Use the nodes of one group, and tell the operators."
     if group.switch:
-        text = f"Most nodes of its switch are slow with others: switch {group.switch} is slow, not the node."
-        return Verdict.INCONCLUSIVE, text, fix
-    text = (
-        f"It is slow with most nodes, but not with {_names([each for each in group.nodes if each != node])}:"
+        return inconclusive(
+            f"Most nodes of its switch are slow with others: switch {group.switch} is slow, not the node.",
+            fix,
+        )
+    others = _names([each for each in group.nodes if each != node])
+    return inconclusive(
+        f"It is slow with most nodes, but not with {others}: a switch that they share is slow, not the node.",
+        fix,
     )
-    return Verdict.INCONCLUSIVE, f"{text} a switch that they share is slow, not the node.", fix
 
 
-def _convicted_verdict(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, str, str]:
+def _judge_convicted(node: str, state: PairState, evidence: Evidence) -> Finding:
     own = [each for each in evidence.readings.get(node, ()) if each.other(node) not in evidence.convicted]
     against = [each for each in own if each.slow]
     if not against:
-        return Verdict.INCONCLUSIVE, "It is slow only with nodes that are slow themselves.", "Vet it again."
+        return inconclusive("It is slow only with nodes that are slow themselves.", "Vet it again.")
     partners = sorted({each.other(node) for each in own})
     slow_with = sorted({each.other(node) for each in against})
     counts = (
@@ -179,24 +186,22 @@ def _convicted_verdict(node: str, state: PairState, evidence: Evidence) -> tuple
     fix = "Exclude this node, and tell the operators."
     below = _below(against)
     if modes := _two_modes(against, evidence):
-        return Verdict.FAIL, f"It has two modes in {counts}: part of its samples is {modes:.0%} below.", fix
+        return failed(f"It has two modes in {counts}: part of its samples is {modes:.0%} below.", fix)
     if below < _BAD_FROM * state.settings.bad_below:
-        return (
-            Verdict.DEGRADED,
-            f"{below:.1%} below the other pairs in {counts}.",
-            _SMALL_LOSS,
-        )
-    if node not in evidence.unmistakable and below < _noise_limit(against, state, evidence):
-        partners_text = _names(slow_with)
-        text = f"{below:.0%} below the other pairs, with {partners_text}, but pairs vary too much to be sure."
-        return Verdict.INCONCLUSIVE, text, "Vet it again while nothing else runs on the nodes."
-    if node not in evidence.unmistakable and (deviation := _deviation_of_slow_paths(node, evidence)):
-        text = (
-            f"{below:.0%} below the other pairs, with {_names(slow_with)}, but the speeds of paths differ by"
-            f" {deviation:.0%}: the node or its paths are slow."
-        )
-        return Verdict.INCONCLUSIVE, text, "Vet more nodes together, or set at_least in the protocol."
-    return Verdict.FAIL, f"{below:.0%} below the other pairs in {counts}.", fix
+        return degraded(f"{below:.1%} below the other pairs in {counts}.", _SMALL_LOSS)
+    if node not in evidence.unmistakable:
+        seen = f"{below:.0%} below the other pairs, with {_names(slow_with)}, but"
+        if below < _noise_limit(against, state, evidence):
+            return inconclusive(
+                f"{seen} pairs vary too much to be sure.",
+                "Vet it again while nothing else runs on the nodes.",
+            )
+        if deviation := _deviation_of_slow_paths(node, evidence):
+            return inconclusive(
+                f"{seen} the speeds of paths differ by {deviation:.0%}: the node or its paths are slow.",
+                "Vet more nodes together, or set at_least in the protocol.",
+            )
+    return failed(f"{below:.0%} below the other pairs in {counts}.", fix)
 
 
 def _noise_limit(readings: Sequence[Reading], state: PairState, evidence: Evidence) -> float:
@@ -258,40 +263,39 @@ def _two_modes(readings: Sequence[Reading], evidence: Evidence) -> float:
     return below if below >= LOW_MODE_DEVIATIONS * evidence.healthy.spread else 0.0
 
 
-def _cleared_verdict(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, str, str]:
+def _judge_cleared(node: str, state: PairState, evidence: Evidence) -> Finding:
     good = [each for each in evidence.readings.get(node, ()) if not each.slow]
     below, settings = _below(good), state.settings
     best = max(statistics.median(each.measurement.samples) for each in good)
     if below >= max(settings.degraded_below, settings.mads * evidence.healthy.noise / len(good) ** 0.5):
-        text = f"{below:.1%} below the other pairs in {len(good)} round(s)."
-        return Verdict.DEGRADED, text, _SMALL_LOSS
-    return (
-        Verdict.PASS,
-        f"{with_unit(best, state.unit)} with {len({each.other(node) for each in good})} partner(s).",
-        "",
-    )
+        return degraded(f"{below:.1%} below the other pairs in {len(good)} round(s).", _SMALL_LOSS)
+    partners = {each.other(node) for each in good}
+    return passed(f"{with_unit(best, state.unit)} with {len(partners)} partner(s).")
 
 
-def _unclear_verdict(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, str, str]:
+def _judge_unclear(node: str, state: PairState, evidence: Evidence) -> Finding:
     own = evidence.readings[node]
     slow = [each for each in own if each.slow]
     good = {each.other(node) for each in own if not each.slow}
     below = _below(slow)
     steady = not any(each.mixed for each in slow) and 2 * len(slow) > len(own)
     if len(slow) >= 2 and steady and below < _BAD_FROM * state.settings.bad_below:
-        text = f"{below:.1%} below the other pairs in {len(slow)} of {len(own)} round(s)."
-        return Verdict.DEGRADED, text, _SMALL_LOSS
+        return degraded(
+            f"{below:.1%} below the other pairs in {len(slow)} of {len(own)} round(s).", _SMALL_LOSS
+        )
     names = _names(sorted({each.other(node) for each in slow}))
     if not evidence.cleared:
-        text = f"It was slow with {names}, and there is no good node to compare it with."
-        return Verdict.INCONCLUSIVE, text, "Vet more nodes together, or give at_least in the protocol."
+        return inconclusive(
+            f"It was slow with {names}, and there is no good node to compare it with.",
+            "Vet more nodes together, or give at_least in the protocol.",
+        )
     if not slow:
-        return Verdict.INCONCLUSIVE, "None of its partners is known to be good.", "Vet it with other nodes."
-    text = (
+        return inconclusive("None of its partners is known to be good.", "Vet it with other nodes.")
+    return inconclusive(
         f"It was slow with {names} in {len(slow)} of {len(own)} measurements and good with {len(good)}"
-        " other(s): congestion, the path, or either node is the cause."
+        " other(s): congestion, the path, or either node is the cause.",
+        "Vet it again. Earlier results of the node decide, if they are stored.",
     )
-    return Verdict.INCONCLUSIVE, text, "Vet it again. Earlier results of the node decide, if they are stored."
 
 
 def _link_result(link: tuple[str, str], state: PairState, evidence: Evidence) -> CheckResult | None:

@@ -76,11 +76,6 @@ class Evidence:
         return self.explained.convicted
 
     @property
-    def suspected(self) -> tuple[str, ...]:
-        """Return the suspected nodes that are not convicted, the most suspicious first."""
-        return tuple(node for node in self.explained.suspected if node not in self.convicted)
-
-    @property
     def links(self) -> frozenset[tuple[str, str]]:
         """Return the pairs that are at fault."""
         return self.explained.links

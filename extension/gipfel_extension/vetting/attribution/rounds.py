@@ -184,7 +184,7 @@ def _confirm(state: PairState, evidence: Evidence) -> tuple[PlannedPair, ...]:
 
 def _undecided(state: PairState, evidence: Evidence) -> list[str]:
     """Return nodes that need more readings: suspects first, then nodes with too few good partners."""
-    found = [node for node in evidence.suspected if node not in evidence.convicted]
+    found = [node for node in evidence.explained.suspected if node not in evidence.convicted]
     # One partner may be missing: the node paused in a round, or the partner is convicted now.
     least = min(2, len(state.nodes) - 1 - len(evidence.convicted))
     in_links = {node for pair in (*evidence.links, *evidence.recheck) for node in pair}

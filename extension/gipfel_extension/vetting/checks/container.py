@@ -9,9 +9,9 @@ from pydantic import Field, JsonValue
 from gipfel_cluster.model import OneLine
 
 from ..check import CheckContext, MissingRequirement, required
-from ..model import Finding, Owner
+from ..model import Finding, Owner, failed, inconclusive, passed
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
-from .gpus import BaseCheck, failed, inconclusive, passed
+from .gpus import BaseCheck
 
 
 def _run_probe(

@@ -10,17 +10,8 @@ from gipfel_cluster.model import pluralize
 
 from ..check import CheckContext, Host, MissingRequirement, required
 from ..gpus import GpuReading
-from ..model import Finding, Verdict
-from .gpus import (
-    ANOTHER_NODE,
-    BaseCheck,
-    GpuCheck,
-    degraded,
-    failed,
-    inconclusive,
-    not_reported,
-    passed,
-)
+from ..model import Finding, Verdict, degraded, failed, inconclusive, passed
+from .gpus import ANOTHER_NODE, BaseCheck, GpuCheck, not_reported
 
 #: XIDs after which a GPU or its memory can't be trusted: those in Azure's list for ND H100 v5, and 95, an
 #: uncontained error of the memory, after which NVIDIA asks for a reset.

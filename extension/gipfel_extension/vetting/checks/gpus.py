@@ -1,7 +1,6 @@
 """Checks of the job's GPUs: count, memory, processes, compute mode.
 
-The base classes `BaseCheck` and `GpuCheck`, `not_reported`, and the functions that return a finding of one
-verdict are used by other checks too.
+The base classes `BaseCheck` and `GpuCheck`, and `not_reported`, are used by other checks too.
 """
 
 from abc import abstractmethod
@@ -14,7 +13,7 @@ from gipfel_cluster.model import Frozen, OneLine, pluralize
 
 from ..check import CheckContext, Host
 from ..gpus import GpuReading, Process
-from ..model import Finding, Scope, Verdict
+from ..model import Finding, Scope, degraded, failed, inconclusive, passed
 from ..threshold import Quantity, with_unit
 
 #: What to do about a faulty node.
@@ -35,26 +34,6 @@ def not_reported(value: str) -> Finding:
         f"NVML does not report {value} of this GPU.",
         "For GPUs that don't report it, remove this check from the protocol or set `severity: warning`.",
     )
-
-
-def passed(reason: str, measurement: float | None = None, unit: str = "") -> Finding:
-    """Return a finding that passes."""
-    return Finding(verdict=Verdict.PASS, reason=reason, measurement=measurement, unit=unit)
-
-
-def failed(reason: str, fix: str, measurement: float | None = None, unit: str = "") -> Finding:
-    """Return a finding that fails."""
-    return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, measurement=measurement, unit=unit)
-
-
-def degraded(reason: str, fix: str, measurement: float | None = None, unit: str = "") -> Finding:
-    """Return a finding that is degraded."""
-    return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=measurement, unit=unit)
-
-
-def inconclusive(reason: str, fix: str = "") -> Finding:
-    """Return a finding without a conclusion."""
-    return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)
 
 
 class BaseCheck(Frozen):

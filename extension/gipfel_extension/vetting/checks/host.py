@@ -12,9 +12,9 @@ from gipfel_cluster.model import OneLine, pluralize
 from ...telemetry.ranks import cpu_list
 from ..check import CheckContext, MissingRequirement, required
 from ..gpus import GpuReading, ReadingError
-from ..model import Finding, Verdict
+from ..model import Finding, Verdict, degraded, failed, passed
 from ..threshold import Quantity, with_unit
-from .gpus import ANOTHER_NODE, BaseCheck, degraded, failed, passed
+from .gpus import ANOTHER_NODE, BaseCheck
 from .storage import Quota
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)

@@ -17,9 +17,9 @@ from gipfel_cluster.model import OneLine
 
 from ...telemetry.sources.file_systems import parse_mountinfo
 from ..check import CheckContext, MissingRequirement, required
-from ..model import Finding, Verdict
+from ..model import Finding, Verdict, failed, passed
 from ..threshold import Quantity, with_unit
-from .gpus import BaseCheck, failed, passed
+from .gpus import BaseCheck
 
 #: Bytes that are written and read at a time.
 BLOCK_BYTES = 4 * 2**20

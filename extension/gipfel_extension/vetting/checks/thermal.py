@@ -11,18 +11,9 @@ from pydantic import Field, JsonValue
 
 from ..check import CheckContext
 from ..gpus import GpuReading, ReadingError
-from ..model import Finding, Scope, Verdict
+from ..model import Finding, Scope, Verdict, failed, inconclusive, passed
 from ..threshold import Quantity
-from .gpus import (
-    ANOTHER_NODE,
-    BaseCheck,
-    GpuCheck,
-    failed,
-    finding_per_gpu,
-    inconclusive,
-    not_reported,
-    passed,
-)
+from .gpus import ANOTHER_NODE, BaseCheck, GpuCheck, finding_per_gpu, not_reported
 
 #: Bits of NVML's clock-event mask that indicate a problem; idle, application clocks and sync boost do not.
 REASONS: dict[int, str] = {

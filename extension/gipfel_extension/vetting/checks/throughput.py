@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue
@@ -13,11 +14,10 @@ from gipfel_cluster.model import Frozen
 from ..attribution.measurements import PairSettings
 from ..check import CheckContext, MissingRequirement
 from ..gpus import ReadingError
-from ..model import Finding, Owner, Scope, Verdict
+from ..model import Finding, Owner, Scope, Verdict, failed
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
-from ..statistics import summary
+from ..statistics import percentile, two_modes
 from ..threshold import Quantity, with_unit
-from .gpus import failed
 from .thermal import ThrottleMonitor
 
 #: A probe gets this share of a check's time limit, so that it is killed before the check is.
@@ -82,14 +82,13 @@ def _finding(device: dict[str, JsonValue], answer: ProbeAnswer, *, gpu: bool) ->
         return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, **common)
     if not samples:
         return Finding(verdict=Verdict.INCONCLUSIVE, reason="The probe measured nothing.", **common)
-    numbers = summary(samples)
-    if gpu and numbers.lower < _MODE_RATIO * numbers.upper:
-        lower, upper = with_unit(numbers.lower, answer.unit), with_unit(numbers.upper, answer.unit)
-        reason = f"It has two modes: {lower} and {upper}."
+    middle, (lower, upper) = median(samples), two_modes(sorted(samples))
+    if gpu and lower < _MODE_RATIO * upper:
+        reason = f"It has two modes: {with_unit(lower, answer.unit)} and {with_unit(upper, answer.unit)}."
         fix = "Exclude this node, and tell the operators: it is slow from time to time."
-        return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, measurement=numbers.median, **common)
-    reason = f"{with_unit(numbers.median, answer.unit)}, and all values are correct."
-    return Finding(verdict=Verdict.PASS, reason=reason, measurement=numbers.median, **common)
+        return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, measurement=middle, **common)
+    reason = f"{with_unit(middle, answer.unit)}, and all values are correct."
+    return Finding(verdict=Verdict.PASS, reason=reason, measurement=middle, **common)
 
 
 def _missing_gpus(context: CheckContext, measured: int) -> list[Finding]:
@@ -167,8 +166,8 @@ class MemoryBandwidth(RateCheck):
 class HostCopy(RateCheck):
     """Bytes per second of copies between pinned host memory and each GPU.
 
-    The measurement is the direction to the GPU. The direction to the host must reach a share of it, in its
-    median and its tenth percentile.
+    The measurement is the direction to the GPU. The tenth percentile of that to the host must reach a share
+    of it.
 
     Parameters
     ----------
@@ -194,10 +193,10 @@ class HostCopy(RateCheck):
         to_host = [float(each) for each in samples] if isinstance(samples, list) else []
         if not to_host:
             return finding.with_verdict(Verdict.INCONCLUSIVE, "The direction to the host was not measured.")
-        numbers = summary(to_host)
-        if min(numbers.median, numbers.p10) >= self.min_to_host_ratio * finding.measurement:
+        p10 = percentile(sorted(to_host), 0.1)
+        if p10 >= self.min_to_host_ratio * finding.measurement:
             return finding
-        low, to_gpu = with_unit(numbers.p10, finding.unit), with_unit(finding.measurement, finding.unit)
+        low, to_gpu = with_unit(p10, finding.unit), with_unit(finding.measurement, finding.unit)
         reason = f"{low} to the host (tenth percentile) is too little for {to_gpu} to the GPU."
         fix = "Use another node, and tell the operators: one direction of the link is slow."
         return finding.with_verdict(Verdict.FAIL, reason, fix=fix)

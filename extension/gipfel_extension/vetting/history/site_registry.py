@@ -56,13 +56,12 @@ class _Consent(Frozen):
     share: bool
 
 
-def has_consent(environment: Mapping[str, str] | None = None, *, root: Path | None = None) -> bool:
+def has_consent(environment: Mapping[str, str], *, root: Path | None = None) -> bool:
     """Return whether the user has agreed to send results to the site's registry; False by default.
 
     ``GIPFEL_SHARE_VETTING`` (``yes`` or ``no``) decides for one run, else the decision that `set_consent`
     stored.
     """
-    environment = os.environ if environment is None else environment
     setting = environment.get("GIPFEL_SHARE_VETTING", "").strip().lower()
     if setting:
         return setting in {"yes", "true", "1"}
@@ -81,7 +80,7 @@ def set_consent(*, share: bool, root: Path | None = None) -> None:
     GipfelError
         The file can't be written.
     """
-    folder = root or history_root()
+    folder = root or history_root(os.environ)
     try:
         make_private(folder)
         write_atomically(folder / _CONSENT, _Consent(share=share).model_dump_json())
@@ -93,7 +92,7 @@ def share_record(
     record: VettingRecord,
     *,
     versions: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
     root: Path | None = None,
     limit_s: float = _RESPONSE_LIMIT_S,
 ) -> str:
@@ -104,7 +103,6 @@ def share_record(
     ``GIPFEL_REGISTRY_URL`` is its address, which the hub sets for every server. The token is
     ``GIPFEL_REGISTRY_TOKEN``, else ``JUPYTERHUB_API_TOKEN``.
     """
-    environment = os.environ if environment is None else environment
     if not has_consent(environment, root=root):
         return "The results were not sent: you have not agreed to share them."
     try:
@@ -213,7 +211,7 @@ def site_baselines(
     cluster: str,
     models: Collection[str],
     *,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
     root: Path | None = None,
     limit_s: float = _BASELINES_LIMIT_S,
 ) -> tuple[Baseline, ...]:
@@ -221,7 +219,6 @@ def site_baselines(
 
     It never raises, and takes `limit_s` seconds at most in total.
     """
-    environment = os.environ if environment is None else environment
     chosen = sorted(filter(None, models))[:_MAX_MODELS]
     if not chosen or not has_consent(environment, root=root):
         return ()

@@ -165,13 +165,11 @@ def locked(
         os.close(handle)
 
 
-def history_root(environment: Mapping[str, str] | None = None) -> Path:
+def history_root(environment: Mapping[str, str]) -> Path:
     """Return ``$GIPFEL_VETTING_HISTORY``, else ``~/.gipfel/vetting``."""
-    given = (os.environ if environment is None else environment).get("GIPFEL_VETTING_HISTORY")
-    if given:
+    if given := environment.get("GIPFEL_VETTING_HISTORY"):
         return Path(given).expanduser()
-    home = (os.environ if environment is None else environment).get("HOME")
-    return Path(home or Path.home()) / ".gipfel" / "vetting"
+    return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "vetting"
 
 
 @dataclass(frozen=True)

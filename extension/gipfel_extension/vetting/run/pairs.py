@@ -154,16 +154,8 @@ class RoundTime:
 
     def __init__(self, until: float, clock: Callable[[], float]) -> None:
         self._until, self._clock = until - _MARGIN_S, clock
-        self._durations: list[float] = []
-        self._started = clock()
-
-    def start(self) -> None:
-        """Record that a round starts."""
-        self._started = self._clock()
-
-    def end(self) -> None:
-        """Record that the round has ended."""
-        self._durations.append(self._clock() - self._started)
+        #: Seconds of the rounds that have ended.
+        self.durations: list[float] = []
 
     @property
     def remaining(self) -> float:
@@ -173,7 +165,7 @@ class RoundTime:
     @property
     def suffices(self) -> bool:
         """Return whether another round of median duration fits."""
-        return self.remaining >= (statistics.median(self._durations) if self._durations else _FIRST_ROUND_S)
+        return self.remaining >= (statistics.median(self.durations) if self.durations else _FIRST_ROUND_S)
 
     def limit_survey(self, state: PairState) -> PairState:
         """Return the state with fewer survey rounds if there is no time for every pair and for suspects."""
@@ -182,7 +174,7 @@ class RoundTime:
         # Decided late, when the duration of a round is known well.
         if not state.every_pair or done < settings.survey_rounds or math.isinf(self.remaining):
             return state
-        room = int(self.remaining / max(statistics.median(self._durations), 1e-3))
+        room = int(self.remaining / max(statistics.median(self.durations), 1e-3))
         confirm = min(settings.confirm_rounds, _CONFIRM_ROUNDS)
         if done + room - confirm >= len(state.nodes) - 1 + len(state.nodes) % 2:
             return state
@@ -251,9 +243,9 @@ class _Pairs:
             if not self._time.suffices:
                 self.cut_short = True
                 break
-            self._time.start()
+            started = self._dispatcher.clock()
             self._add_round(planned, self._run_round(planned))
-            self._time.end()
+            self._time.durations.append(self._dispatcher.clock() - started)
             if not self._measured and _same_error_everywhere(self._state):
                 # For example an image without torch: more rounds would fail too.
                 break

@@ -165,7 +165,10 @@ def _vet(
             show(report)
 
     with _recorded_signals(signals):
-        _delete_node_lists(folder)
+        # An earlier run's lists of nodes must not be mistaken for this run's.
+        for name in (GOOD_NODES, BAD_NODES):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
         builder.write_if_changed()
         reason = ""
         if protocol.runnable:
@@ -210,13 +213,6 @@ def _finish(
     report = report.model_copy(update={"notes": (*report.notes, *notes)})
     report.write(builder.folder)
     return report
-
-
-def _delete_node_lists(folder: Path) -> None:
-    """Delete an earlier run's lists of nodes, so that they are not mistaken for this run's."""
-    for name in (GOOD_NODES, BAD_NODES):
-        with contextlib.suppress(OSError):
-            (folder / name).unlink(missing_ok=True)
 
 
 def _run(
