@@ -11,6 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from gipfel_cluster.broker.context import find_runtime
 from gipfel_cluster.engines.bubblewrap import NAMESPACES_REFUSED
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runtime.distributions import installed_version
 
 from .examine import Finding, Machine, missing, not_applicable, ok, warning
 
@@ -73,22 +74,22 @@ def packages(machine: Machine) -> Finding:  # noqa: ARG001 - those of this inter
         f"{each.name} {found or 'is missing'}"
         for each in requirements
         if _applies(each, ("", *extras))
-        and not each.specifier.contains(found := version_of(each.name), prereleases=True)
+        and not each.specifier.contains(found := installed_version(each.name), prereleases=True)
     ]
     if unsatisfied:
         extra = f"[{','.join(extras)}]" if extras else ""
         return missing(
-            f"gipfel {version_of('gipfel')} requires other versions of: {', '.join(unsatisfied)}.",
+            f"gipfel {installed_version('gipfel')} requires other versions of: {', '.join(unsatisfied)}.",
             f"pip install --upgrade 'gipfel{extra}'",
         )
-    found = ", ".join(f"{name} {version_of(name)}" for name in _NAMED if version_of(name))
-    return ok(f"gipfel {version_of('gipfel')}, {found}.")
+    found = ", ".join(f"{name} {installed_version(name)}" for name in _NAMED if installed_version(name))
+    return ok(f"gipfel {installed_version('gipfel')}, {found}.")
 
 
 def _has_extra(requirements: list[Requirement], extra: str) -> bool:
     """Return whether an extra is installed, judged by its first package."""
     own = [each for each in requirements if _applies(each, (extra,)) and not _applies(each, ("",))]
-    return bool(own) and bool(version_of(own[0].name))
+    return bool(own) and bool(installed_version(own[0].name))
 
 
 def _applies(requirement: Requirement, extras: tuple[str, ...]) -> bool:
@@ -96,17 +97,9 @@ def _applies(requirement: Requirement, extras: tuple[str, ...]) -> bool:
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
 
 
-def version_of(name: str) -> str:
-    """Return the version of an installed package; empty if it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def training(machine: Machine) -> Finding:
     """Check for torch, which launches without an EDF use from this environment."""
-    version = version_of("torch")
+    version = installed_version("torch")
     if not version and machine.in_container:
         return not_applicable("torch is not in the runtime's Python; launches and kernels use the image's.")
     if not version:

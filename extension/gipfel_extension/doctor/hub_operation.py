@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gipfel_cluster.broker.context import find_runtime
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runtime.distributions import installed_version
 
 from ..telemetry.sources.file_systems import parse_mountinfo
-from .containers import version_of
 from .examine import Finding, Machine, missing, not_applicable, ok, warning
 
 # Gipfel's temporary directories are in /tmp even if TMPDIR is set.
@@ -110,7 +110,7 @@ def file_system(machine: Machine, path: Path) -> str:
 
 def jupyterhub(machine: Machine) -> Finding:
     """Check that JupyterHub and batchspawner are installed."""
-    versions = {name: version_of(name) for name in ("jupyterhub", "batchspawner")}
+    versions = {name: installed_version(name) for name in ("jupyterhub", "batchspawner")}
     if not all(versions.values()):
         names = " and ".join(name for name, version in versions.items() if not version)
         return missing(

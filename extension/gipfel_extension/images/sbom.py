@@ -10,12 +10,12 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.runtime.distributions import installed_version
 
 from ..gate.model import Package
 from ..gate.packages.inventory import Inventory
@@ -68,10 +68,7 @@ def bill_of_materials(
 
 def gipfel_version() -> str:
     """Return the version of this package."""
-    try:
-        return version("gipfel")
-    except PackageNotFoundError:
-        return "0"
+    return installed_version("gipfel") or "0"
 
 
 def _components(packages: list[Package]) -> list[dict[str, Any]]:

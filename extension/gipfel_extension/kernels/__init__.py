@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import re
-import selectors
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from gipfel_cluster.model import Frozen, one_line
 from ..telemetry.files import edf_name, read_record_file
 
 _SECONDS = 15.0
+_LOOK_S = 0.005
 _MAX_BYTES = 1 << 14
 _NUMBERS = re.compile(r"([0-9]{1,2})\.([0-9]{1,3})")
 #: Oldest Python that can parse ``start.py``, which starts a kernel.
@@ -63,17 +63,16 @@ def check_python(python: str, start: Path, *, limit: float = _SECONDS) -> ImageP
             path=python, version=one_line(result.version)[:16], problem=one_line(result.problem)
         )
     version = _output([python, "-c", _VERSION], end)
+    found = _NUMBERS.fullmatch((version or "").strip())
     if version is None and time.monotonic() >= end:
         problem = f"The image's {python} does not answer within {limit:g} s."
-        return ImagePython(path=python, version="?", problem=problem)
-    found = _NUMBERS.fullmatch((version or "").strip())
-    if not found:
-        return ImagePython(path=python, version="?", problem=f"The image's {python} does not run.")
-    if (int(found[1]), int(found[2])) < _OLDEST:
+    elif not found:
+        problem = f"The image's {python} does not run."
+    elif (int(found[1]), int(found[2])) < _OLDEST:
         problem = f"The image's Python {found[0]} is too old for the runtime's kernels."
     else:
         problem = f"The image's Python {found[0]} is broken: `{python} {start} --check` shows how."
-    return ImagePython(path=python, version=found[0], problem=problem)
+    return ImagePython(path=python, version=found[0] if found else "?", problem=problem)
 
 
 def has_package(python: str, name: str, environment: Mapping[str, str]) -> bool:
@@ -88,45 +87,25 @@ def _output(command: list[str], end: float, environment: Mapping[str, str] = os.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True, cwd="/", env=dict(environment),
+            start_new_session=True, cwd="/", env=dict(environment), bufsize=0,
         )  # fmt: skip
     except (OSError, ValueError):
         return None
+    printed, status = b"", None
+    assert process.stdout is not None  # noqa: S101 - stdout is a pipe
+    os.set_blocking(process.stdout.fileno(), False)
     try:
-        printed = _read(process, end)
-        if len(printed) >= _MAX_BYTES:
-            return None
-        status = process.wait(max(0.0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return None
+        # The end of the process counts, because its child processes may keep the pipe open.
+        while status is None and time.monotonic() < end and len(printed) < _MAX_BYTES:
+            time.sleep(_LOOK_S)
+            status = process.poll()
+            printed += process.stdout.read(_MAX_BYTES) or b""
     finally:
-        # Including its child processes, which may keep the pipe open.
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if process.stdout:
-            process.stdout.close()
-    return None if status else printed.decode(errors="replace")
-
-
-def _read(process: subprocess.Popen[bytes], end: float) -> bytes:
-    assert process.stdout is not None  # noqa: S101 - stdout is a pipe
-    printed = b""
-    with selectors.DefaultSelector() as ready:
-        ready.register(process.stdout, selectors.EVENT_READ)
-        while len(printed) < _MAX_BYTES:
-            wait = min(0.1, end - time.monotonic())
-            if wait <= 0:
-                break
-            if not ready.select(wait):
-                if process.poll() is not None:  # Its child processes may still keep the pipe open.
-                    break
-                continue
-            piece = os.read(process.stdout.fileno(), _MAX_BYTES)
-            if not piece:
-                break
-            printed += piece
-    return printed
+        process.stdout.close()
+    return printed.decode(errors="replace") if status == 0 and len(printed) < _MAX_BYTES else None
 
 
 #: Kernel name of most notebooks: the default Python.

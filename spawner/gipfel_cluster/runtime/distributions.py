@@ -5,7 +5,7 @@ import posixpath
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -166,6 +166,14 @@ def is_skipped(target: str) -> bool:
         or target.endswith(_SKIPPED_SUFFIXES)
         or (target.startswith(SITE_PACKAGES) and not _SKIPPED_FOLDERS.isdisjoint(target.split("/")))
     )
+
+
+def installed_version(name: str) -> str:
+    """Return the version of a distribution in this environment; empty if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def _installed(name: str, extra: str) -> Distribution:

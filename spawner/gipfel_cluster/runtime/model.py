@@ -3,7 +3,6 @@
 `check_runtime` starts one: its server must import, and only its own libraries may be loaded.
 """
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from ..edf.image import check_image, read_image_file
 from ..edf.model import Mount
 from ..model import Frozen, GipfelError, OneLine
 from ..regular_files import read_regular
+from .distributions import installed_version
 
 #: The file with the description of a runtime, in its top directory.
 DESCRIPTION = "runtime.json"
@@ -111,15 +111,11 @@ class Runtime(Frozen):
     @classmethod
     def from_current_interpreter(cls) -> "Runtime":
         """Return this interpreter and its environment as a runtime, for servers without a container."""
-        try:
-            version = importlib.metadata.version("gipfel")
-        except importlib.metadata.PackageNotFoundError:
-            version = "unknown"
         return cls(
             root=sys.prefix,
             prefix=sys.prefix,
             python=sys.executable,
-            version=version,
+            version=installed_version("gipfel") or "unknown",
             arch=platform.machine(),
         )
 

@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,6 +20,7 @@ from papermill.utils import merge_kwargs, remove_args
 from traitlets.config import Config
 
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.runtime.distributions import installed_version
 
 from ...telemetry.files import read_object
 from .client import Client, Interrupted, PrivateKernels
@@ -156,7 +156,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         if plan.kept:
             sys.stderr.write(f"gipfel: {len(plan.kept)} finished cells are kept and not executed again\n")
         manager.nb.metadata["gipfel"] = {
-            "engine": _version(),
+            "engine": installed_version("gipfel") or "0",
             "kernel": kernel_name,
             "run": Path(os.environ.get("GIPFEL_RUN", "")).name,
             "kept": len(plan.kept),
@@ -251,13 +251,6 @@ def _finish(manager: Manager) -> None:
         manager.checkpoint()
         about.update(nbformat.from_dict(run_metadata(Path(folder))))  # type: ignore[no-untyped-call]
     manager.close()
-
-
-def _version() -> str:
-    try:
-        return version("gipfel")
-    except PackageNotFoundError:
-        return "0"
 
 
 def run_notebook(

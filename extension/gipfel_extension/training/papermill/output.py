@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,14 +235,7 @@ def local_path(output: str | None) -> Path | None:
 
 def writer(output: str, local: Path | None) -> Callable[[str], None]:
     """Return a function that writes the text of an output: to the path `local`, else with papermill."""
-
-    def write(text: str) -> None:
-        if local is None:
-            papermill_io.write(text, output)
-        else:
-            replace(local, text)
-
-    return write
+    return partial(replace, local) if local else partial(papermill_io.write, path=output)
 
 
 def _caller_directory() -> Path:

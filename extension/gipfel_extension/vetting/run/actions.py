@@ -10,12 +10,12 @@ import shlex
 import time
 from collections.abc import Mapping
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 
 from pydantic import ValidationError
 
 from gipfel_cluster.broker.context import variables_for_new_job
 from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.runtime.distributions import installed_version
 from gipfel_cluster.scheduler import JobRequest, SlurmScheduler
 from gipfel_cluster.scheduler.machine import run_command
 from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
@@ -287,7 +287,5 @@ def _exclude(exclusions: Exclusions, report: VettingReport) -> None:
 
 
 def _versions() -> dict[str, str]:
-    try:
-        return {"gipfel": version("gipfel")}
-    except PackageNotFoundError:
-        return {}
+    version = installed_version("gipfel")
+    return {"gipfel": version} if version else {}
