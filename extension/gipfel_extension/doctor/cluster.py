@@ -23,7 +23,7 @@ from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm_site import PARTITION_FIELDS, parse_associations, parse_partitions
 
 from ..telemetry.files import edf_name, read_record_file
-from .examine import Finding, Machine, missing, not_applicable, ok, warning
+from .examine import Finding, Machine, fix_of, missing, not_applicable, ok, warning
 
 _BROKER_SECONDS = 10.0
 _PARTITIONS = ("sinfo", "--noheader", "--exact", f"--Format={PARTITION_FIELDS}")
@@ -59,7 +59,10 @@ def slurm(machine: Machine) -> Finding:
         return refuse(f"{presence.problem} Jobs run on this machine.", fix)
     answer = machine.run(_PARTITIONS)
     if not answer.ok:
-        return missing(f"Slurm is configured but does not answer: {answer.error}.", _slurm_fix(answer.error))
+        return missing(
+            f"Slurm is configured but does not answer: {answer.error}.",
+            fix_of(answer.error, _SLURM_FIXES, "scontrol ping"),
+        )
     partitions = parse_partitions(answer.output)
     if not partitions:
         return missing("Slurm has no partition that is up.", "sinfo  # or ask the administrators")
@@ -72,11 +75,6 @@ def _partition_summary(partitions: tuple[Partition, ...]) -> str:
     names = ", ".join(each.name for each in partitions[:4]) + (" …" if len(partitions) > 4 else "")
     nodes = sum(each.nodes for each in partitions)
     return f"partitions {names}: {nodes} nodes and {gpus} GPUs, counted by partition."
-
-
-def _slurm_fix(error: str) -> str:
-    found = (fix for words, fix in _SLURM_FIXES if any(word in error.lower() for word in words))
-    return next(found, "scontrol ping")
 
 
 def account(machine: Machine) -> Finding:

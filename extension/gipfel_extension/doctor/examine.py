@@ -176,6 +176,12 @@ def not_applicable(message: str, fix: str = "") -> Finding:
     return Finding(status="not applicable", message=message, fix=fix)
 
 
+def fix_of(problem: str, fixes: Iterable[tuple[tuple[str, ...], str]], default: str) -> str:
+    """Return the first fix one of whose words is in a message."""
+    found = (fix for words, fix in fixes if any(word in problem.lower() for word in words))
+    return next(found, default)
+
+
 class Examination(Frozen):
     """All findings, in the order of the probes."""
 

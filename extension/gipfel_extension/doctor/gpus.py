@@ -15,9 +15,22 @@ from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.sources import open_source
 
 from .cluster import read_record
-from .examine import Finding, Machine, missing, not_applicable, ok, warning
+from .examine import Finding, Machine, fix_of, missing, not_applicable, ok, warning
 
 _NONE = "There is no NVIDIA GPU here. The saturation panel offers a simulated source."
+
+
+#: Words in NVML's error messages, and what to do about them.
+_DRIVER_FIXES = (
+    (
+        ("mismatch",),
+        "Reboot, or sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia: it was updated",
+    ),
+    (
+        ("shared library not found",),
+        "sudo apt install libnvidia-ml1  # in a container: NVIDIA_DRIVER_CAPABILITIES=all",
+    ),
+)
 
 
 class _Opened(Frozen):
@@ -46,7 +59,7 @@ def nvml(machine: Machine) -> Finding:
         )
     opened = _open(machine, "nvml")
     if opened.problem:
-        return missing(opened.problem, _driver_fix(opened))
+        return missing(opened.problem, fix_of(opened.problem, _DRIVER_FIXES, opened.fix or "nvidia-smi"))
     models = Counter(opened.gpus)
     return ok(", ".join(f"{count} x {model}" for model, count in models.items()) + ".")
 
@@ -89,14 +102,6 @@ def _has_nvidia(machine: Machine) -> bool:
     nodes = machine.path("/dev")
     # /dev/dxg is the single GPU device of Windows Subsystem for Linux.
     return any(nodes.glob("nvidia[0-9]*")) or (nodes / "dxg").exists()
-
-
-def _driver_fix(opened: _Opened) -> str:
-    if "mismatch" in opened.problem.lower():
-        return "Reboot, or sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia: it was updated"
-    if "shared library not found" in opened.problem.lower():
-        return "sudo apt install libnvidia-ml1  # in a container: NVIDIA_DRIVER_CAPABILITIES=all"
-    return opened.fix or "nvidia-smi"
 
 
 def _open(machine: Machine, source: str) -> _Opened:

@@ -92,20 +92,21 @@ def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
     }
     if not _has_new_variable_names():
         # Older releases read these variables for their flight recorder.
-        variables["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "2000"
-        variables["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = record
+        variables |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": record}
     if inherited.get("GIPFEL_LAUNCH") in (None, FOLDER):  # otherwise an outer launch may have set them
         variables = {name: value for name, value in variables.items() if name not in inherited}
-    variables["GIPFEL_LAUNCH"] = FOLDER
-    if plan.get("step_hooks") is False:
-        variables["GIPFEL_STEP_HOOKS"] = "0"
-    variables.update(_virtual_environment(inherited.get("PATH", os.defpath)))
-    if plan.get("checkpoint"):
-        variables["GIPFEL_CHECKPOINT"] = plan["checkpoint"]
-    if plan.get("failure_s"):
-        variables["GIPFEL_FAILURE_S"] = f"{plan['failure_s']:.0f}"
-    variables.update(plan["environment"])
-    return variables
+    own = {
+        "GIPFEL_LAUNCH": FOLDER,
+        "GIPFEL_STEP_HOOKS": "0" if plan.get("step_hooks") is False else "",
+        "GIPFEL_CHECKPOINT": plan.get("checkpoint"),
+        "GIPFEL_FAILURE_S": f"{plan['failure_s']:.0f}" if plan.get("failure_s") else "",
+    }
+    return {
+        **variables,
+        **{name: value for name, value in own.items() if value},
+        **_virtual_environment(inherited.get("PATH", os.defpath)),
+        **plan["environment"],
+    }
 
 
 def tracking_variables(plan: dict[str, Any], environment: Any) -> dict[str, str]:

@@ -80,15 +80,13 @@ def _execute(plan: dict[str, Any]) -> None:
 
     kind, target = plan["kind"], plan["target"]
     sys.argv = [target, *plan["arguments"]]
+    sys.path[0] = os.path.dirname(os.path.abspath(target)) if kind == "script" else os.getcwd()  # noqa: PTH100, PTH109, PTH120
     if kind == "module":
-        sys.path[0] = os.getcwd()  # noqa: PTH109
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return
     if kind == "script":
-        sys.path[0] = os.path.dirname(os.path.abspath(target))  # noqa: PTH100, PTH120
         runpy.run_path(target, run_name="__main__")
         return
-    sys.path[0] = os.getcwd()  # noqa: PTH109
     module = sys.modules["__main__"]
     names: dict[str, Any] = module.__dict__
     for title, source in notebook_cells(target, plan["parameters"]):
