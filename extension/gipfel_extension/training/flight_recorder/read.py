@@ -126,17 +126,15 @@ def check_one_job(folder: Path, dumps: Sequence[Dump]) -> None:
     GipfelError
         Ranks disagree on the members of the default group, or one ended long before another began.
     """
-    worlds: dict[int, int] = {}
-    for dump in dumps:
-        for group, label in dump.groups.items():
-            if label == "default_pg":
-                worlds.setdefault(len(group.members), dump.rank)
-                if dump.rank not in group.members:
-                    worlds.setdefault(-1, dump.rank)
-    if len(worlds) > 1:
-        sizes = " and ".join(
-            f"{size} ranks (rank {rank})" for size, rank in sorted(worlds.items()) if size > 0
-        )
+    defaults = [
+        (dump.rank, group.members)
+        for dump in dumps
+        for group, label in dump.groups.items()
+        if label == "default_pg"
+    ]
+    worlds = {len(members): rank for rank, members in reversed(defaults)}
+    if len(worlds) > 1 or any(rank not in members for rank, members in defaults):
+        sizes = " and ".join(f"{size} ranks (rank {rank})" for size, rank in sorted(worlds.items()))
         raise _several_jobs(folder, f"jobs of {sizes}, and dumps of one job agree on its ranks")
     timed = [each for each in dumps if each.oldest_ns is not None and each.newest_ns is not None]
     if not timed:

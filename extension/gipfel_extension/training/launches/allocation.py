@@ -53,6 +53,8 @@ def vetted_nodes(
     nodes = tuple(node for node in setting.nodes if node not in excluded)
     if not spec.vetting:
         return nodes
+    from ...vetting.report import MAX_REPORT_BYTES  # noqa: PLC0415 - most launches do not need it
+
     folder = Path(plan.host_folder)
     least = spec.nodes_min or spec.nodes
     argv = [
@@ -61,7 +63,7 @@ def vetted_nodes(
     ]
     variables = {**environment, "GIPFEL_EDF": setting.edf, "GIPFEL_RUN": setting.run or str(folder)}
     status = _run(argv, variables, folder, stopped)
-    found = _report(folder / VETTING_REPORT)
+    found = read_object(folder / VETTING_REPORT, MAX_REPORT_BYTES)
     listed = found.get("nodes")
     good = {
         str(each.get("node"))
@@ -256,12 +258,6 @@ def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped:
             return process.wait()
         time.sleep(_LOOK_S)
     return status
-
-
-def _report(path: Path) -> dict[str, object]:
-    from ...vetting.report import MAX_REPORT_BYTES  # noqa: PLC0415 - most launches do not need it
-
-    return read_object(path, MAX_REPORT_BYTES)
 
 
 def _alive(folders: Iterable[Path]) -> Iterator[LaunchState]:

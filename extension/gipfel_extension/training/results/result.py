@@ -20,7 +20,7 @@ from ...saturation import JobScore, Settings
 from ...saturation.advice.checkpoint import write_bursts_of
 from ...saturation.levels import column
 from ...saturation.report.document import SCHEMA_VERSION
-from ...telemetry.files import read_object, read_record_file
+from ...telemetry.files import modified_ns, read_object, read_record_file
 from ...telemetry.sample import SampleTable
 from ...telemetry.user_metrics import METRICS_FILE, UserMetric, UserMetrics, read_metrics
 from .program import IRRELEVANT_OPTIONS, RULE_OPTIONS, Program, program_of_run, workload_of
@@ -208,13 +208,11 @@ def rates_of(metrics: UserMetrics) -> Rates:
 
 
 def _results(runs: Path, without: str) -> Iterator[Result]:
-    written = []
+    folders: list[Path] = []
     with suppress(OSError):
-        for folder in islice(runs.iterdir(), _MAX_FOLDERS):
-            with suppress(OSError):
-                if folder.name != without:
-                    written.append(((folder / "score.json").lstat().st_mtime, folder))
-    for _, folder in sorted(written, reverse=True)[:_MAX_RUNS]:
+        folders += [each for each in islice(runs.iterdir(), _MAX_FOLDERS) if each.name != without]
+    folders.sort(key=lambda each: modified_ns(each / "score.json"), reverse=True)
+    for folder in folders[:_MAX_RUNS]:
         document = read_object(folder / "score.json", MAX_BYTES)
         result = result_of(folder, document) if document.get("schema_version") == SCHEMA_VERSION else None
         if result is not None and result.saved.score is not None:
