@@ -225,7 +225,14 @@ class Rank:
                 touched_ns = files.touched_ns(_STACKS)
                 if touched_ns != self.stacks_ns:
                     self.stacks_ns = touched_ns
-                    files.load("rank_looks").look_from_outside(FOLDER, self.rank)
+                    self.answer_stacks()
+
+    def answer_stacks(self) -> None:
+        """Carry out a request for stacks of this rank's program, if it includes this rank."""
+        try:
+            files.load("rank_looks").look_from_outside(FOLDER, self.rank)
+        except OSError as error:  # the training must not depend on it
+            sys.stderr.write(f"gipfel: a request for stacks failed: {error}\n")
 
     def on_signal(self, number: int, _frame: Any) -> None:
         """Forward a signal that requests the end; ignore others."""
