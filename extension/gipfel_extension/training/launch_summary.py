@@ -136,14 +136,13 @@ def rank_file(folder: Path, kind: RankFileKind, rank: int) -> Path:
 
 
 def _head(state: LaunchState, folder: Path) -> dict[str, Any]:
-    excluded = {"gpus", "supervisor", "nodes", "failure", "notes", "step_ids"}
+    excluded = {"gpus", "supervisor", "nodes", "failure"}
     return {
         **state.model_dump(mode="json", exclude=excluded),
         "id": workload_id(folder),
         "folder": str(folder),
         "nodes": list(state.nodes[:_MAX_NODES]),
         "node_count": len(state.nodes),
-        "notes": list(state.notes[-5:]),
     }
 
 

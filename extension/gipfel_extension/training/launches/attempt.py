@@ -246,11 +246,6 @@ class RunningAttempt:
             step.stop()
 
     @property
-    def step_ids(self) -> tuple[str, ...]:
-        """Return the step IDs of the running Slurm steps."""
-        return tuple(each for each in (step.step_id for step in self._steps.values()) if each)
-
-    @property
     def problem(self) -> str:
         """Return the reason why a step could not start; empty if all have started."""
         return next((step.state.problem for step in self._steps.values() if step.state.problem), "")

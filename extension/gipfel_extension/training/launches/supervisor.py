@@ -273,9 +273,9 @@ class Supervisor:
         deadline, updated = None, 0.0
         while (status := running.poll()) is None:
             now = time.monotonic()
-            if now - updated > _UPDATE_S or running.step_ids != self._state.step_ids:
+            if now - updated > _UPDATE_S:
                 updated = now
-                self._change(step_ids=running.step_ids)
+                self._change()
                 self._note_restarts(self._restarts(running), *running.notes[-1:])
             self._times.record_growth()
             self._note_hang()

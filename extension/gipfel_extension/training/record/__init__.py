@@ -109,9 +109,9 @@ class LaunchState(WorkloadState):
     that job. ``restarts`` counts restarts of failed ranks, ``requeues`` those of the job. ``run`` is the run
     folder with its samples. ``gpus`` are the indexes, among the job's GPUs, of the GPUs that it holds on each
     node. ``reason`` is the reason for the current phase. ``ranks`` is the number of ranks, ``attempt`` counts
-    the starts of all ranks by the supervisor, ``endpoint`` is the address and port of their store,
-    ``step_ids`` has the IDs of running Slurm steps. ``failure`` is the first failure of a rank. ``restarted``
-    has the reasons of the last restarts. ``hang`` is the last alarm.
+    the starts of all ranks by the supervisor, ``endpoint`` is the address and port of their store.
+    ``failure`` is the first failure of a rank. ``restarted`` has the reasons of the last restarts. ``hang``
+    is the last alarm.
     """
 
     number: int
@@ -123,10 +123,8 @@ class LaunchState(WorkloadState):
     ranks: int = 0
     gpus: dict[str, tuple[int, ...]] = Field(default={})
     endpoint: str = ""
-    step_ids: tuple[str, ...] = ()
     failure: Failure | None = None
     restarted: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     hang: HangNotice | None = None
 
     def exit_document(self) -> dict[str, Any]:
