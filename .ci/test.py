@@ -18,7 +18,7 @@ APART = tuple(
     f"tests/cluster/test_{name}.py"
     for name in (
         "clusters", "engines_hardware", "engines_run", "faults",
-        "image_build", "kernels", "many", "node_lost",
+        "image_build", "image_build_end", "kernels", "many", "node_lost",
     )
 )  # fmt: skip
 #: What runs beside the rest, in groups that take about as long: each waits for Slurm, browsers and time-outs

@@ -10,6 +10,7 @@ import one_machine
 import pytest
 from engine_containers import engine_place, engine_user  # noqa: F401 - fixtures
 from hub_process import HubProcess, proxy_folder
+from image_builds import gipfel, home  # noqa: F401 - fixtures
 from images import Images
 from kept_runtime import runtime_for_tests, service_environments
 from one_machine import OneMachine
