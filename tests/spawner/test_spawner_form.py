@@ -55,7 +55,7 @@ def test_the_page_has_its_script_from_the_hub_and_none_inside(hub: Any) -> None:
     form = page[page.index('id="gipfel-form"') : page.index("</form>")]
     assert "<script>" not in form
     assert "onclick" not in form
-    for name in ("form.js", "security.js", "environment.js", "form.css"):
+    for name in ("edfcheck.js", "form.js", "security.js", "environment.js", "form.css"):
         assert f"/hub/gipfel/static/{name}?v=" in page
         assert browser.get(f"/hub/gipfel/static/{name}")[0] == 200
     for path in ("../form.py", "..%2fform.py", "%2e%2e/form.py", "none.js", ""):

@@ -376,8 +376,9 @@ def _fields() -> Mapping[str, EnvironmentField]:
 def _version() -> str:
     """Return a hash of the static files, so that browsers reload changed ones."""
     folder = files("gipfel_spawner") / "static"
-    names = ("duration.js", "form.js", "security.js", "service.js", "environment.js", "form.css")
-    return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
+    names = ("duration", "edfcheck", "form", "security", "service", "environment")
+    paths = (*(folder / f"{name}.js" for name in names), folder / "form.css")
+    return sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
 
 
 def typed_values(form: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const shared = window.gipfelForm;
+  const { element, show } = window.gipfelEdfCheck;
   const byId = (id) => document.getElementById(`gipfel-new-${id}`);
   const text = shared && byId("text");
   if (!text) {
@@ -12,7 +13,7 @@
   const replace = byId("replace");
 
   function report(message, isProblem) {
-    state.replaceChildren(shared.element("span", message, isProblem ? "text-danger-emphasis" : ""));
+    state.replaceChildren(element("span", message, isProblem ? "text-danger-emphasis" : ""));
   }
 
   /** Mark this field alone as invalid; null for none. */
@@ -67,7 +68,7 @@
       return null;
     }
     if (answer.diagnostics) {
-      shared.showCheck(state, answer);
+      show(state, answer);
       if (!answer.valid) {
         markInvalid(text);
       }
@@ -75,7 +76,7 @@
       state.replaceChildren();
     }
     if (answer.problem) {
-      state.prepend(shared.element("div", `✗ ${answer.problem}`, "text-danger-emphasis"));
+      state.prepend(element("div", `✗ ${answer.problem}`, "text-danger-emphasis"));
       markInvalid(answer.key ? byId(answer.key) : answer.exists ? byId("name") : text);
     }
     replace.hidden = !answer.exists;
@@ -107,7 +108,7 @@
     }
     const answer = await send({ toml: text.value, save: true, replace: overwrite });
     if (answer && answer.saved) {
-      state.prepend(shared.element("div", `✓ Saved as ${answer.saved} and selected in the form.`));
+      state.prepend(element("div", `✓ Saved as ${answer.saved} and selected in the form.`));
       use(answer.name);
     }
   }

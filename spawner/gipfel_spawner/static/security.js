@@ -2,13 +2,7 @@
 "use strict";
 (() => {
   const SHAPES = { pass: "✓", warn: "⚠", fail: "✗", unknown: "?" };
-
-  function element(tag, text, className) {
-    const made = document.createElement(tag);
-    made.textContent = text;
-    made.className = className || "";
-    return made;
-  }
+  const { element } = window.gipfelEdfCheck;
 
   /** Return what was found with the line to change, what could not be judged, and what was excepted, by whom and until when. */
   function lines(verdict) {
