@@ -2,7 +2,7 @@
 
 A cell is one way of a new user. Hub and browser serve all ways of a process: their start would be a third of
 a way. In the first 12, each value of a dimension meets each of every other: ``DRAWS=12`` goes only these.
-`tests/ui/test_trip.py` goes four. Screenshots are in ``build/campaigns/trip``.
+`tests/ui/test_trip.py` goes two. Screenshots are in ``build/campaigns/trip``.
 """
 
 import contextlib
