@@ -94,7 +94,9 @@ class Job:
         self.telemetry = self.run / "telemetry"
 
     def rows(self, node: str) -> int:
-        return sum(each.rows for each in read_samples(self.telemetry).segments if each.node == node)
+        return sum(
+            each.rows for each in read_samples(self.telemetry).segments if each.provenance.node == node
+        )
 
     def page(self) -> dict[str, Any]:
         """Return what a page of the job shows now."""
@@ -198,7 +200,7 @@ def test_a_node_that_dies_is_named_and_nothing_flushed_is_lost(mortal: OneMachin
         for device, times in before[job.number].items():
             assert times
             assert times <= after[device]
-        states = {(each.node, each.state) for each in table.segments}
+        states = {(each.provenance.node, each.state) for each in table.segments}
         assert (first, "closed") in states, job.told()
         assert {state for node, state in states if node == second} <= {"open", "torn"}
         assert not Path((job.run / "sockets").read_text()).exists()

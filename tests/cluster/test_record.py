@@ -43,7 +43,7 @@ def test_the_tasks_of_a_step_share_a_run_with_a_recorder_per_node(
     assert record["nodes"] == list(cluster.node_names)
     assert run.name.endswith(f"-{record['job_id']}.0")
     segments = read_samples(run / "telemetry").segments
-    assert sorted((each.node, each.state) for each in segments) == [
+    assert sorted((each.provenance.node, each.state) for each in segments) == [
         (name, "closed") for name in cluster.node_names
     ]
     assert sorted((each.rank, each.node) for each in read_metrics(run).series) == [

@@ -136,7 +136,7 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
     def segments(node: str) -> list[int]:
         """Rows of the node's segments; each recorder begins another."""
         found = read_samples(telemetry).segments
-        return [each.rows for each in found if each.node == node and each.rows]
+        return [each.rows for each in found if each.provenance.node == node and each.rows]
 
     def rows(node: str) -> int:
         return sum(segments(node))
@@ -181,7 +181,7 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
     assert ended
     assert wait_until(lambda: json.loads((run / "record.json").read_text())["ended"], _LIMIT_S)
     assert json.loads((run / "record.json").read_text())["exit_status"] == 0, _told(run, world_folder)
-    states = {(each.node, each.state) for each in read_samples(telemetry).segments}
+    states = {(each.provenance.node, each.state) for each in read_samples(telemetry).segments}
     # Of the one that was killed everything up to its last write is there.
     assert (first, "closed") in states
     assert (second, "closed") in states

@@ -389,7 +389,10 @@ def test_in_a_slurm_step_the_first_of_a_node_records_for_all(words, environment,
     assert run.name == "alps-48812.3"
     assert {out for out, _ in answers} == {f"{run}\n"}
     assert [bool(told) for _, told in answers] == [True, False, False, False]
-    assert sorted({each.node for each in read_samples(run / "telemetry").segments}) == ["nid0", "nid1"]
+    assert sorted({each.provenance.node for each in read_samples(run / "telemetry").segments}) == [
+        "nid0",
+        "nid1",
+    ]
     assert len(read_samples(run / "telemetry").segments) == 2
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sorted((line["rank"], line["node"]) for line in lines) == [
@@ -407,7 +410,7 @@ def test_ranks_with_gpus_of_their_own_record_them(words, environment, runs):
     own = {**environment, **step, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURMD_NODENAME": "nid0"}
     subprocess.run(words("true"), env=own, timeout=_LIMIT_S, check=True)
     (segment,) = read_samples(folder(runs) / "telemetry").segments
-    assert segment.recorder == "rank1"
+    assert segment.provenance.recorder == "rank1"
 
 
 def test_a_job_may_record_several_commands(words, environment, runs):

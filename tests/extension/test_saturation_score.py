@@ -7,7 +7,7 @@ import pytest
 from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_extension.saturation import LOSSES, RESOURCES, Settings, Weights, score_table
-from gipfel_extension.telemetry.sample import SampleTable, SegmentState
+from gipfel_extension.telemetry.sample import Provenance, SampleTable, SegmentState
 
 #: Minimum traffic between GPUs that train together.
 SOME = {"NVLINK_TX_BYTES": 1e9, "NVLINK_RX_BYTES": 1e9}
@@ -295,7 +295,9 @@ def test_each_sample_counts_for_its_own_recorders_interval():
     # Ten samples in a second, then three in thirty seconds.
     seconds = np.concatenate((np.arange(10) * 0.1, 11.0 + np.arange(3) * 10.0))
     columns["time_ns"] = START_NS + (seconds * 1e9).astype(np.int64)
-    states = tuple(SegmentState(f"{i}", "closed", rows=9, interval=i) for i in (0.1, 10.0))
+    states = tuple(
+        SegmentState(f"{i}", "closed", rows=9, provenance=Provenance(interval=i)) for i in (0.1, 10.0)
+    )
     job = score_table(replace(found, segments=states, interval=10.0))
     assert job.total.score == pytest.approx(100.0 * 1.0 / 31.0, rel=1e-6)
 

@@ -76,7 +76,8 @@ def test_compaction_keeps_samples_and_summaries_in_less_space(tmp_path):
     after = read_samples(tmp_path)
     same(before, after)
     (state,) = (s for s in after.segments if s.name == parquet.name)
-    assert (state.state, state.recorder, state.interval, state.rows) == ("closed", "job", 1.0, 7200)
+    origin = state.provenance
+    assert (state.state, origin.recorder, origin.interval, state.rows) == ("closed", "job", 1.0, 7200)
     again = read_overview(tmp_path, buckets=100)
     assert again.bucket_ns == seen.bucket_ns
     np.testing.assert_array_equal(again.time_ns, seen.time_ns)

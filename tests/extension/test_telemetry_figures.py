@@ -283,7 +283,7 @@ def test_user_metrics_are_rows_on_the_same_axis():
 
 def test_seldom_logged_values_are_joined_and_few_metrics_are_drawn():
     metrics = UserMetrics(tuple(logged(name, [1.0, -2.0]) for name in "abcdef"))
-    assert [each.name for each in metric_rows(metrics)] == ["a", "b", "c"]
+    assert [each.row.title for each in metric_rows(metrics)] == ["a", "b", "c"]
     seldom = UserMetric("loss", "n1", None, np.array([START, START + 50 * 10**9]), np.zeros(2), np.ones(2))
     (trace,) = [
         each

@@ -118,13 +118,19 @@ def test_second_recorder_with_the_same_name_is_renamed(tmp_path: Path) -> None:
                 process.terminate()
                 assert process.wait(20) == 0
     table = read_samples(folder)
-    assert sorted((each.recorder, each.state) for each in table.segments) == [
+    assert sorted((each.provenance.recorder, each.state) for each in table.segments) == [
         ("job", "closed"),
         ("job-2", "closed"),
     ]
     assert kinds(folder).count("second_recorder") == 1
     # The name is free again, also after a recorder that was killed.
     with running(folder, *more) as third:
-        assert until(lambda: [each.recorder for each in read_samples(folder).segments].count("job") == 2)
+        assert until(
+            lambda: [each.provenance.recorder for each in read_samples(folder).segments].count("job") == 2
+        )
         third.kill()
-    assert sorted(each.recorder for each in read_samples(folder).segments) == ["job", "job", "job-2"]
+    assert sorted(each.provenance.recorder for each in read_samples(folder).segments) == [
+        "job",
+        "job",
+        "job-2",
+    ]

@@ -169,7 +169,7 @@ def test_a_missing_folder_is_an_empty_table(tmp_path):
 def test_a_node_name_never_leaves_the_folder(tmp_path):
     writer = written(tmp_path, [], replace(ORIGIN, node="../../etc/x"))
     assert writer.path.parent == tmp_path
-    assert read_samples(tmp_path).segments[0].node == "../../etc/x"
+    assert read_samples(tmp_path).segments[0].provenance.node == "../../etc/x"
 
 
 def test_parquet_holds_the_same_table(tmp_path):

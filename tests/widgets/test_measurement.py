@@ -86,7 +86,7 @@ def test_simulated_values_never_mix_with_real_ones(recording, recorders, monkeyp
     made_up.stop()
     assert all(device.simulated for device in made_up.table().devices)
     segments = read_samples(made_up.run.telemetry).segments
-    assert {segment.recorder for segment in segments} == {"simulated"}
+    assert {segment.provenance.recorder for segment in segments} == {"simulated"}
     # A run that holds both, as the panel makes one.
     for path in made_up.run.telemetry.iterdir():
         (job.run.telemetry / path.name).write_bytes(path.read_bytes())

@@ -71,8 +71,8 @@ def time_grid_of(table: SampleTable) -> TimeGrid:
 
 def intervals_of(table: SampleTable, grid: TimeGrid) -> tuple[float, ...]:
     """Return the sampling intervals that a run was recorded with, in seconds, ascending."""
-    found = {segment.interval for segment in table.segments if segment.interval and segment.rows}
-    return tuple(sorted(found)) or (grid.interval,)
+    found = {segment.provenance.interval for segment in table.segments if segment.rows}
+    return tuple(sorted(filter(None, found))) or (grid.interval,)
 
 
 def durations_of(time_ns: Numbers, intervals: Sequence[float]) -> Floats:

@@ -88,12 +88,12 @@ class Provenance:
         GPU metrics that were requested in addition to those that are always recorded (``METRICS``).
     """
 
-    node: str
-    recorder: str
-    source: str
-    simulated: bool
-    interval: float
-    devices: tuple[Device, ...]
+    node: str = ""
+    recorder: str = ""
+    source: str = ""
+    simulated: bool = False
+    interval: float = 0.0
+    devices: tuple[Device, ...] = ()
     extra: tuple[str, ...] = ()
 
     @property
@@ -156,12 +156,8 @@ class SegmentState:
     name: str
     state: Literal["closed", "open", "torn", "unreadable"]
     rows: int = 0
-    node: str = ""
-    recorder: str = ""
-    source: str = ""
-    interval: float = 0.0
     last_ns: int | None = None
-    devices: tuple[Device, ...] = ()
+    provenance: Provenance = Provenance()
 
 
 @dataclass(frozen=True)
@@ -239,12 +235,11 @@ class SampleTable:
     def samples(self, device: Device) -> list[Sample]:
         """Return the samples of one device; a missing value is None."""
         columns = self[device.uuid]
-        found = []
-        for row, time_ns in enumerate(columns["time_ns"]):
-            numbers = {metric: float(columns[metric][row]) for metric in metric_names(columns)}
-            values = {metric: None if np.isnan(value) else value for metric, value in numbers.items()}
-            found.append(Sample(int(time_ns), int(columns["monotonic_ns"][row]), device.uuid, values))
-        return found
+        times = zip(columns["time_ns"].tolist(), columns["monotonic_ns"].tolist(), strict=True)
+        return [
+            Sample(time_ns, monotonic_ns, device.uuid, values_at(columns, row))
+            for row, (time_ns, monotonic_ns) in enumerate(times)
+        ]
 
     @classmethod
     def union(
@@ -303,6 +298,12 @@ def group_means(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArr
 def metric_names(columns: Columns) -> tuple[str, ...]:
     """Return the names of a device's metrics: those of its kind, and extra ones."""
     return tuple(name for name in columns if name not in ("time_ns", "monotonic_ns"))
+
+
+def values_at(columns: Columns, row: int) -> dict[str, float | None]:
+    """Return a device's values in a row; a missing one is None."""
+    numbers = {metric: float(columns[metric][row]) for metric in metric_names(columns)}
+    return {metric: None if np.isnan(value) else value for metric, value in numbers.items()}
 
 
 class SourceError(GipfelError):

@@ -235,14 +235,15 @@ class MetricsReader:
                 when = _when(content)
                 rank = None if content["rank"] is None else int(content["rank"])
                 node, values = str(content["node"]), dict(content["values"])
-                launch = _launch(content)
+                launch = content.get("launch")
                 self._lost += int(content.get("lost", 0))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
                 self._damaged += 1
                 continue
             for name, value in values.items():
                 if value is None or isinstance(value, int | float):
-                    rows.setdefault((name, node, rank, launch), []).append((*when, _number(value)))
+                    key = (name, node, rank, launch if isinstance(launch, str) else "")
+                    rows.setdefault(key, []).append((*when, _number(value)))
         return {key: _part(*zip(*found, strict=True)) for key, found in rows.items()}
 
 
@@ -262,11 +263,6 @@ def _when(content: Any) -> tuple[int, int]:
     if any(type(each) is not int or abs(each) >= 2**63 for each in times):
         raise ValueError("it has no valid times")
     return times
-
-
-def _launch(content: Any) -> str:
-    named = content.get("launch")
-    return named if isinstance(named, str) else ""
 
 
 def _part(times: Sequence[int], monotonic: Sequence[int], values: Sequence[float]) -> _Part:

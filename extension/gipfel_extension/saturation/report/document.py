@@ -225,7 +225,15 @@ def score_text(
     energy
         The energy of the run in one line; empty where it is unknown.
     """
-    yield from map(_printable, _first_lines(job, _printable(label), _printable(environment)))
+    lines = [
+        heading(job, environment=_printable(environment)),
+        *recording_line(job, _printable(label)),
+        *score_lines(job),
+    ]
+    if job.utilization is not None and job.total is not None:
+        used = round(100 * job.utilization)
+        lines.append(f"utilization {used} %: how often a kernel ran, not how much it loaded a GPU")
+    yield from map(_printable, lines)
     bounds = None if job.total is None else (job.total.lower_bound, job.total.upper_bound)
     for paragraph in (
         *([f"energy {energy}"] if energy else []),
@@ -238,15 +246,6 @@ def score_text(
         ),
     ):
         yield from map(_printable, textwrap.wrap(paragraph, WIDTH, subsequent_indent="  "))
-
-
-def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
-    yield heading(job, environment=environment)
-    yield from recording_line(job, label)
-    yield from score_lines(job)
-    if job.utilization is not None and job.total is not None:
-        used = round(100 * job.utilization)
-        yield f"utilization {used} %: how often a kernel ran, not how much it loaded a GPU"
 
 
 def _advice_text(advice: Advice) -> str:

@@ -109,7 +109,11 @@ def report_page(
         *([tag("p", tag("a", "All ranks", href=content.job_page))] if content.job_page else []),
         _section("Score", *_score(content.document), id="score"),
         *_advice(content, plotly, images),
-        *_figures(content.figures, plotly, images),
+        *(
+            _section(drawn.title, _figure(index, drawn, plotly, images))
+            for index, drawn in enumerate(content.figures)
+            if drawn.advice is None
+        ),
         *_gpus(content.document),
         *([_section("Vetting", content.vetting, id="vetting")] if content.vetting else []),
         *_events(content.events),
@@ -190,14 +194,6 @@ def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes
             found.append(item)
     lines = (tag("p", line, class_="since") for line in since)
     yield _section("Advice", *lines, items(found, ordered=True), id="advice")
-
-
-def _figures(
-    figures: Sequence[ReportFigure], plotly: bytes | None, images: Sequence[bytes] | None
-) -> Iterator[Html]:
-    for index, drawn in enumerate(figures):
-        if drawn.advice is None:
-            yield _section(drawn.title, _figure(index, drawn, plotly, images))
 
 
 def _figure(index: int, drawn: ReportFigure, plotly: bytes | None, images: Sequence[bytes] | None) -> Html:

@@ -59,11 +59,6 @@ class MetricRow:
     lines: tuple[MetricLine, ...]
     row: Row
 
-    @property
-    def name(self) -> str:
-        """The metric's name."""
-        return self.lines[0].metric.name
-
     def traces(self, number: int, points: Callable[..., Any], *, dark: bool) -> tuple[dict[str, Any], ...]:
         """Return the traces for the figure's row `number`; the function `points` averages long lines."""
         return tuple(self._trace(each, number, points, dark=dark) for each in self.lines)

@@ -115,8 +115,7 @@ class Publisher:
 
     def close(self) -> None:
         """Close the socket; sent ticks have half a second to reach the readers."""
-        self._socket.close()
-        self._context.term()
+        self._context.destroy()
 
 
 class LiveReader:

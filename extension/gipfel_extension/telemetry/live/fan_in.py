@@ -137,7 +137,7 @@ class FanInSender:
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
-            self._release()
+            self._context.destroy(0)
             raise SourceError(
                 f"The live stream can't be sent to {endpoint!r}: {error}.", "Use tcp://HOST:PORT."
             ) from error
@@ -163,7 +163,7 @@ class FanInSender:
         while self._waiting and self._monotonic() < deadline:
             self._socket.poll(50)
             self._exchange()
-        self._release()
+        self._context.destroy(0)
 
     def _exchange(self) -> None:
         """Receive acknowledgements, and send the ticks that are unsent or not acknowledged in time."""
@@ -187,10 +187,6 @@ class FanInSender:
                 return
             if len(parts) == 2 and parts[0] == self._sender:
                 self._waiting.pop(int.from_bytes(parts[1]), None)
-
-    def _release(self) -> None:
-        self._socket.close(0)
-        self._context.term()
 
 
 #: Number of tick numbers that are remembered for each sender, to drop duplicates.

@@ -234,18 +234,19 @@ class SaturationFeed:
     def _update_recorders(self, fresh: SampleTable) -> None:
         """Update the state of each recorder from its newest segment."""
         for segment in fresh.segments:
-            if not segment.recorder:
+            origin = segment.provenance
+            if not origin.recorder:
                 continue
-            key = (segment.node, segment.recorder)
-            recorder = self._recorders.get(key, RecorderState(segment.recorder, segment.node))
+            key = (origin.node, origin.recorder)
+            recorder = self._recorders.get(key, RecorderState(origin.recorder, origin.node))
             newest = max(filter(None, (recorder.last_ns, segment.last_ns)), default=None)
             if segment.last_ns is None or segment.last_ns == newest:
                 recorder = replace(
                     recorder,
-                    source=segment.source,
-                    interval=segment.interval,
+                    source=origin.source,
+                    interval=origin.interval,
                     ended=segment.state == "closed" and not self._has_next_segment(recorder),
-                    devices={device.uuid: device for device in segment.devices},
+                    devices={device.uuid: device for device in origin.devices},
                 )
             self._recorders[key] = replace(recorder, last_ns=newest)
 

@@ -154,8 +154,7 @@ def open_source(spec: str, request: SourceRequest | None = None) -> Source:
         raise SourceError(
             f"The source {name} takes no argument after the colon: {argument!r}.", f"Use {name}."
         )
-    source: Source = _imported(_NODE_SOURCES[name])(request)
-    return source
+    return _imported(_NODE_SOURCES[name])(request)
 
 
 def source_names() -> tuple[str, ...]:
@@ -220,15 +219,15 @@ def attempt(error_type: type[Exception], function: Callable[..., Any], *argument
 _Opener = Callable[[str, SourceRequest], Source]
 
 
-def _imported(place: str) -> Any:
+def _imported(place: str) -> Callable[..., Source]:
     module, _, name = place.partition(":")
-    return getattr(import_module(f".{module}", __name__), name)
+    opener: Callable[..., Source] = getattr(import_module(f".{module}", __name__), name)
+    return opener
 
 
 def _opener(name: str, spec: str) -> _Opener:
     if name in _SOURCES:
-        opener: _Opener = _imported(_SOURCES[name])
-        return opener
+        return _imported(_SOURCES[name])
     found = _installed().get(name)
     if found is None:
         raise SourceError(f"There is no source {spec!r}.", f"Use one of {', '.join(source_names())}.")

@@ -150,10 +150,7 @@ class AmdSource(Source):
         if not isinstance(status, dict):
             return None
         known = {name: status[name] for name in _REASONS if isinstance(status.get(name), bool | int)}
-        bits = 0
-        for name, active in known.items():
-            bits |= _REASONS[name] if active else 0
-        return float(bits) if known else None
+        return float(sum({_REASONS[name] for name in known if known[name]})) if known else None
 
     def _links(self, uuid: str, handle: Any, now_ns: int) -> dict[str, float | None]:
         """Return the rates of XGMI, the links between GPUs, as NVLink metrics; XGMI counts KiB."""

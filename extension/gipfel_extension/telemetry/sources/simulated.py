@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..metric_table import GPU_METRICS
-from ..sample import FINE_INTERVAL, Device, Sample, SampleTable, SourceError, metric_names
+from ..sample import FINE_INTERVAL, Device, Sample, SampleTable, SourceError, values_at
 from ..store.segments import read_parquet, read_samples, read_segment
 from . import Clock, Source, SourceRequest
 
@@ -69,9 +69,8 @@ class ReplaySource(Source):
             columns = self._table[device.uuid]
             row = int(np.searchsorted(columns["time_ns"], due_ns, side="right")) - 1
             if row >= 0:
-                numbers = {metric: float(columns[metric][row]) for metric in metric_names(columns)}
-                values = {metric: None if np.isnan(value) else value for metric, value in numbers.items()}
-                samples.append(Sample(time_ns, monotonic_ns, self._uuids[device.uuid], values))
+                uuid, values = self._uuids[device.uuid], values_at(columns, row)
+                samples.append(Sample(time_ns, monotonic_ns, uuid, values))
         return samples
 
 

@@ -8,11 +8,10 @@ import contextlib
 import os
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..files import read_record_file, sync_directory
-from ..sample import Provenance, SampleTable
 from .parquet import PART, extra_metrics, is_complete_parquet, temporary_beside, write_parquet
 from .segment_files import CLOSED, PARQUET
 from .segment_stream import read_stream
@@ -67,7 +66,7 @@ def _convert(path: Path) -> bool:
         raise ValueError(f"it is {state.state}")
     if not is_complete_parquet(target, table.rows):
         with temporary_beside(target) as part:
-            write_parquet(table, part, provenance=_provenance(table))
+            write_parquet(table, part, provenance=replace(state.provenance, extra=extra_metrics(table)))
             if not is_complete_parquet(part, table.rows):
                 raise ValueError("it cannot be read back from Parquet")
             if part.stat().st_size >= about.st_size:
@@ -80,19 +79,6 @@ def _convert(path: Path) -> bool:
     path.unlink()
     sync_directory(path.parent)
     return True
-
-
-def _provenance(table: SampleTable) -> Provenance:
-    state = table.segments[0]
-    return Provenance(
-        state.node,
-        state.recorder,
-        state.source,
-        table.simulated,
-        state.interval,
-        state.devices,
-        extra_metrics(table),
-    )
 
 
 def _replace_content(path: Path, content: bytes) -> None:

@@ -129,7 +129,10 @@ def _joined(table: SampleTable, fine: SampleTable) -> SampleTable:
             rows = np.minimum(np.searchsorted(host_times, times), len(host_times) - 1)
             repeated = {name: each[rows] for name, each in host_columns.items()}
             columns[host.uuid] = repeated | {"time_ns": times}
-    segments = tuple(replace(segment, interval=FINE_INTERVAL) for segment in table.segments)
+    segments = tuple(
+        replace(segment, provenance=replace(segment.provenance, interval=FINE_INTERVAL))
+        for segment in table.segments
+    )
     return replace(table, columns=columns, interval=FINE_INTERVAL, segments=segments)
 
 

@@ -44,7 +44,11 @@ def write_parquet(table: SampleTable, path: Path, *, provenance: Provenance | No
 
     if provenance is None:
         provenance = Provenance(
-            "", "", table.source, table.simulated, table.interval, table.devices, extra_metrics(table)
+            source=table.source,
+            simulated=table.simulated,
+            interval=table.interval,
+            devices=table.devices,
+            extra=extra_metrics(table),
         )
     metadata = {"version": _VERSION, **provenance.to_metadata()}
     whole = to_wide_table(table).replace_schema_metadata(metadata)
@@ -105,17 +109,7 @@ def read_parquet(
     table = from_wide_table(content, provenance, metrics)
     if not path.name.endswith(PARQUET):
         return table
-    state = SegmentState(
-        path.name,
-        "closed",
-        table.rows,
-        provenance.node,
-        provenance.recorder,
-        provenance.source,
-        provenance.interval,
-        table.last_ns,
-        provenance.devices,
-    )
+    state = SegmentState(path.name, "closed", table.rows, table.last_ns, provenance)
     return replace(table, segments=(state,))
 
 

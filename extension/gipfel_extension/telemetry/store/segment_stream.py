@@ -82,17 +82,7 @@ def _table(
         return SampleTable(columns={}, segments=(state,))
     if ending == "open" and path.name.endswith(CLOSED) and _ended(data):
         ending = "closed"
-    described = SegmentState(
-        path.name,
-        ending,
-        table.rows,
-        provenance.node,
-        provenance.recorder,
-        provenance.source,
-        provenance.interval,
-        table.last_ns,
-        provenance.devices,
-    )
+    described = SegmentState(path.name, ending, table.rows, table.last_ns, provenance)
     return replace(table, segments=(described,))
 
 
