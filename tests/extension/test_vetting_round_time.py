@@ -42,6 +42,10 @@ class Step:
         self._said: list[tuple[str, Frozen]] = []
         self._ranks: dict[int, list[tuple[str, RunRanks]]] = {}
 
+    def gpus(self, _nodes: Any) -> int:
+        """Return that no node has a GPU."""
+        return 0
+
     def send(self, node: str, message: Frozen) -> None:
         """Take work; all ranks of a round are known before any of them is asked about."""
         if isinstance(message, FindPort):

@@ -232,16 +232,14 @@ def _links(nvml: Any, handle: Any, query: Callable[..., Any]) -> tuple[NvLink, .
     links: list[NvLink] = []
     for index in range(_MAX_LINKS):
         try:
-            state = nvml.nvmlDeviceGetNvLinkState(handle, index)
+            is_up = bool(nvml.nvmlDeviceGetNvLinkState(handle, index))
         except nvml.NVMLError as error:
             if getattr(error, "value", None) in _NO_SUCH_LINK:
                 break
             links.append(NvLink(index))
-            continue
-        replay, recovery, flit = (
-            query("nvmlDeviceGetNvLinkErrorCounter", index, counter) for counter in (0, 1, 2)
-        )
-        links.append(NvLink(index, bool(state), replay, recovery, flit))
+        else:
+            errors = (query("nvmlDeviceGetNvLinkErrorCounter", index, counter) for counter in (0, 1, 2))
+            links.append(NvLink(index, is_up, *errors))
     return tuple(links)
 
 

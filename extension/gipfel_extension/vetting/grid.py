@@ -124,9 +124,9 @@ def make_grid(report: VettingReport, *, max_rows: int = MAX_ROWS) -> VettingGrid
     """Return the grid of a report with at most `max_rows` rows."""
     by_cell = _results_by_cell(report.results)
     checks = [each.name for each in report.checks]
-    common = {check: by_cell[("", check)] for check in checks if ("", check) in by_cell}
     done = sum(
-        all((node.node, check) in by_cell or check in common for check in checks) for node in report.nodes
+        all((node.node, check) in by_cell or ("", check) in by_cell for check in checks)
+        for node in report.nodes
     )
     ended = report.ended_ns is not None
     bad = {each.node for each in report.results if each.node and _is_bad(each)}
@@ -142,7 +142,7 @@ def make_grid(report: VettingReport, *, max_rows: int = MAX_ROWS) -> VettingGrid
         vetted=len(report.good_nodes),
         done=done,
         checks=tuple(checks),
-        rows=tuple(_row(node, checks, by_cell, common, ended=ended) for node in shown),
+        rows=tuple(_row(node, checks, by_cell, ended=ended) for node in shown),
         more=dict(Counter(_state(node, ended=ended) for node in ordered[max_rows:])),
         faulty_components=tuple(map(_faulty_component, faults[:_MAX_COMPONENTS])),
         more_faulty_components=max(0, len(faults) - _MAX_COMPONENTS),
@@ -179,13 +179,12 @@ def _row(
     node: NodeReport,
     checks: Sequence[str],
     by_cell: Mapping[tuple[str, str], list[CheckResult]],
-    common: Mapping[str, list[CheckResult]],
     *,
     ended: bool,
 ) -> GridRow:
     cells = []
     for check in checks:
-        own = by_cell.get((node.node, check)) or common.get(check)
+        own = by_cell.get((node.node, check)) or by_cell.get(("", check))
         if own:
             own = [each for each in own if each.applies] or own
             verdict: CellVerdict = own[0].verdict if own[0].applies else "not_applicable"

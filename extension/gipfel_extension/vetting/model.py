@@ -222,12 +222,12 @@ def with_owners(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
             ran[each.check].add(each.node)
             if each.verdict is not Verdict.PASS:
                 bad[each.check, each.verdict is Verdict.NOT_RUN].add(each.node)
-    owners: list[Owner | None] = []
+    owners = [
+        _owner(each, len(bad[each.check, each.verdict is Verdict.NOT_RUN]), len(ran[each.check]))
+        for each in results
+    ]
     by_node: dict[str, Owner] = {}
-    for each in results:
-        affected = bad[each.check, each.verdict is Verdict.NOT_RUN]
-        owner = _owner(each, len(affected), len(ran[each.check]))
-        owners.append(owner)
+    for each, owner in zip(results, owners, strict=True):
         if owner is not None and each.node and by_node.get(each.node) is not Owner.NODE:
             by_node[each.node] = owner
     return tuple(

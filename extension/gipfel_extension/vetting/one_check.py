@@ -11,7 +11,6 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
-from pydantic import ValidationError
 
 from gipfel_cluster.model import one_line
 
@@ -51,18 +50,9 @@ def _class(entry: ProtocolCheck) -> type[Check] | type[GroupCheck] | None:
 
 
 def group_probe(entry: ProtocolCheck) -> ProbeSpec:
-    """Return the probe that each rank of a group runs for this check.
-
-    Raises
-    ------
-    ValueError
-        The check is not a `GroupCheck`, or its parameters are wrong. Entries of a loaded protocol for which
-        `is_group` is true cause neither.
-    """
-    check = _check_of(entry)
-    if not isinstance(check, GroupCheck):
-        raise ValueError(f"{entry.type} is not a group check.")  # noqa: TRY004 - the entry is wrong
-    spec = check.probe(time_limit(entry))
+    """Return the probe that each rank of a group runs for this check, for which `is_group` is true."""
+    check: Any = check_class(entry.type).model_validate(entry.parameters)
+    spec: ProbeSpec = check.probe(time_limit(entry))
     if entry.scope is Scope.PAIR and entry.parameters.get("per_gpu") is None:
         # One rank on each node measures one path; several ranks would hide which path is slow.
         return spec.model_copy(update={"per_gpu": False})
@@ -104,7 +94,7 @@ def _findings(  # noqa: PLR0911 - one return for each reason without a verdict
             return [_unfinished(entry.problem, entry.fix, Owner.PROTOCOL)]
         if unmet := unmet_requirement(entry.requirements, context.probes):
             return [unmet]
-        check = _check_of(entry)
+        check = check_class(entry.type).model_validate(entry.parameters)
         if not isinstance(check, Check):
             return []
         findings = check.run(context)
@@ -119,13 +109,6 @@ def _findings(  # noqa: PLR0911 - one return for each reason without a verdict
         text = one_line(f"{type(error).__name__}: {error}")[:400]
         fix = "Report this to the author of the check."
         return [_unfinished(f"The check raised an exception: {text}", fix, Owner.PROTOCOL)]
-
-
-def _check_of(entry: ProtocolCheck) -> Any:
-    try:
-        return check_class(entry.type).model_validate(entry.parameters)
-    except (UnknownCheck, ValidationError) as error:
-        raise ValueError(one_line(str(error))) from error
 
 
 def _unfinished(reason: str, fix: str, owner: Owner | None = None) -> Finding:

@@ -135,13 +135,15 @@ class VettingProtocol(Frozen):
 
     def problems(self) -> tuple[CheckResult, ...]:
         """Return the problems of the protocol itself, as results that count for every node."""
-        results = []
-        for check in self.checks:
-            if check.problem:
-                prefix = f"Line {check.line}: " if check.line else ""
-                # A check that can't be run counts as an error, regardless of its severity.
-                changes = {"severity": Severity.ERROR, "owner": Owner.PROTOCOL}
-                results.append(check.not_run("", prefix + check.problem, check.fix, **changes))
+        # A check that can't be run counts as an error, regardless of its severity.
+        changes = {"severity": Severity.ERROR, "owner": Owner.PROTOCOL}
+        results = [
+            check.not_run(
+                "", (f"Line {check.line}: " if check.line else "") + check.problem, check.fix, **changes
+            )
+            for check in self.checks
+            if check.problem
+        ]
         if not any(check.severity is Severity.ERROR for check in self.checks):
             placeholder = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
             reason = "The protocol has no check of severity error, so nothing was vetted."

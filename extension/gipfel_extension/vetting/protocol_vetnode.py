@@ -23,11 +23,7 @@ _NOT_NEEDED = ("numpy", "cuda-python", "hip-python", "cuda-bindings", "cupy")
 _LISTING_3 = ("nccl_eval.NCCEval", "nccl_eval.NCCLEval")
 
 
-def _size(value: Any) -> int:
-    return int(quantity(value, binary=True))
-
-
-Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**40)]
+Size = Annotated[float, BeforeValidator(partial(quantity, binary=True)), Field(gt=0, le=2**40)]
 Rate = Annotated[float, BeforeValidator(partial(quantity, binary=True)), Field(ge=0)]
 
 
@@ -215,12 +211,8 @@ def _defaulted(short: str, own: dict[str, Any]) -> dict[str, Any]:
 
 def _requirements(value: Any) -> tuple[list[str], tuple[str, ...]]:
     """Return the packages to look for in the image, and notes on those that Gipfel's checks don't need."""
-    needed, notes = [], []
     listed = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    for each in listed:
-        text = str(each[0] if isinstance(each, list) and each else each)
-        if any(text.replace("_", "-").lower().startswith(own) for own in _NOT_NEEDED):
-            notes.append(f"The requirement {text!r} is ignored: Gipfel's check does not need it.")
-        else:
-            needed.append(text)
-    return needed, tuple(notes)
+    texts = [str(each[0] if isinstance(each, list) and each else each) for each in listed]
+    ignored = [text for text in texts if text.replace("_", "-").lower().startswith(_NOT_NEEDED)]
+    notes = (f"The requirement {text!r} is ignored: Gipfel's check does not need it." for text in ignored)
+    return [text for text in texts if text not in ignored], tuple(notes)

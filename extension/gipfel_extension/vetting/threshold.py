@@ -156,19 +156,19 @@ class Threshold(Limits):
 
     def text(self, unit: str, model: str = "") -> str:
         """Return all conditions as one phrase."""
-        limits, parts = self.limits(model), []
-        if limits.at_least is not None:
-            parts.append(f"at least {with_unit(limits.at_least, unit)}")
-        if limits.at_most is not None:
-            parts.append(f"at most {with_unit(limits.at_most, unit)}")
-        if self.of_reference is not None:
-            parts.append(f"at least {self.of_reference:.0%} of the reference value for the model or network")
-        if self.below_median is not None:
-            parts.append(f"less than {self.below_median:.0%} below the allocation's median")
-        if self.above_median is not None:
-            parts.append(f"at most {with_unit(self.above_median, unit)} above the allocation's median")
-        if self.below_baseline is not None:
-            parts.append(f"less than {self.below_baseline:.0%} below the stored baseline")
+        limits = self.limits(model)
+        amounts = (
+            (limits.at_least, "at least {}"),
+            (limits.at_most, "at most {}"),
+            (self.above_median, "at most {} above the allocation's median"),
+        )
+        shares = (
+            (self.of_reference, "at least {} of the reference value for the model or network"),
+            (self.below_median, "less than {} below the allocation's median"),
+            (self.below_baseline, "less than {} below the stored baseline"),
+        )
+        parts = [text.format(with_unit(value, unit)) for value, text in amounts if value is not None]
+        parts += [text.format(f"{value:.0%}") for value, text in shares if value is not None]
         return ", ".join(parts) + (f" ({self.source})" if self.source else "")
 
 
@@ -184,7 +184,13 @@ def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Findi
     reference = gpu_reference(type_, finding.model)
     measured = finding.measurement
     if reference is not None and measured is not None and measured > reference.implausible_above:
-        return _implausible(finding, measured, reference.implausible_above)
+        most = with_unit(reference.implausible_above, finding.unit)
+        return finding.with_verdict(
+            Verdict.INCONCLUSIVE,
+            f"{with_unit(measured, finding.unit)} is more than {finding.model} can do: at most {most}.",
+            fix="The measurement must be wrong. Report it with the evidence.",
+            owner=Owner.PROTOCOL,
+        )
     if threshold is None:
         return finding
     if measured is None:
@@ -205,21 +211,12 @@ def _apply(
         if verdict is Verdict.PASS and (low := _low_samples(finding, threshold, reference)):
             return low
         return finding.with_verdict(verdict, next(text for each, text in judged if each is verdict))
-    if threshold.relative:
-        return _awaiting_comparison(finding, f"{finding.reason} {AWAITS_COMPARISON}")
-    reason = next(
-        (text for _, text in verdicts), f"{finding.reason} There is no stored baseline to compare it with."
-    )
-    return _awaiting_comparison(finding, reason)
-
-
-def _implausible(finding: Finding, measured: float, maximum: float) -> Finding:
-    reason = f"{with_unit(measured, finding.unit)} is more than {finding.model} can do: at most"
+    missing = f"{finding.reason} There is no stored baseline to compare it with."
+    reason = next((text for _, text in verdicts), missing)
     return finding.with_verdict(
         Verdict.INCONCLUSIVE,
-        f"{reason} {with_unit(maximum, finding.unit)}.",
-        fix="The measurement must be wrong. Report it with the evidence.",
-        owner=Owner.PROTOCOL,
+        f"{finding.reason} {AWAITS_COMPARISON}" if threshold.relative else reason,
+        evidence={**finding.evidence, "awaits_comparison": True},
     )
 
 
@@ -241,11 +238,6 @@ def _low_samples(finding: Finding, threshold: Threshold, reference: ReferenceVal
     verdict = Verdict.FAIL if len(low) > 1 else Verdict.INCONCLUSIVE
     fix = "Vet the node again. If it happens again, exclude the node and tell the operators."
     return finding.with_verdict(verdict, text, fix=fix)
-
-
-def _awaiting_comparison(finding: Finding, reason: str) -> Finding:
-    evidence = {**finding.evidence, "awaits_comparison": True}
-    return finding.with_verdict(Verdict.INCONCLUSIVE, reason, evidence=evidence)
 
 
 def _by_limits(finding: Finding, threshold: Threshold, measured: float) -> list[tuple[Verdict, str]]:

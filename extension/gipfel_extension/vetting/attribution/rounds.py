@@ -184,17 +184,17 @@ def _confirm(state: PairState, evidence: Evidence) -> tuple[PlannedPair, ...]:
 
 def _undecided(state: PairState, evidence: Evidence) -> list[str]:
     """Return nodes that need more readings: suspects first, then nodes with too few good partners."""
-    found = [node for node in evidence.explained.suspected if node not in evidence.convicted]
+    suspected = [node for node in evidence.explained.suspected if node not in evidence.convicted]
     # One partner may be missing: the node paused in a round, or the partner is convicted now.
     least = min(2, len(state.nodes) - 1 - len(evidence.convicted))
     in_links = {node for pair in (*evidence.links, *evidence.recheck) for node in pair}
-    for node in state.nodes:
-        if node in found or node in evidence.convicted:
-            continue
-        doubted = node not in evidence.cleared and node not in in_links
-        if doubted or len(evidence.good_partners[node]) < least:
-            found.append(node)
-    return found
+    judged = {*suspected, *evidence.convicted}
+    clear = evidence.cleared | in_links
+    return suspected + [
+        node
+        for node in state.nodes
+        if node not in judged and (node not in clear or len(evidence.good_partners[node]) < least)
+    ]
 
 
 def _repeated_pairs(
@@ -237,14 +237,12 @@ def _rarest_pair(undoubted: Sequence[str], times: Counter[tuple[str, str]], *, r
 
 def _neighbours(state: PairState, evidence: Evidence) -> tuple[PlannedPair, ...]:
     """Return pairs of slow nodes that may share a switch, to distinguish the nodes from the switch."""
-    pairs = []
-    for group in slow_groups(state, evidence):
-        if len(group.slow_inside) < 2:
-            pairs += [
-                PlannedPair(first=group.nodes[index], second=group.nodes[index + 1], role="suspect")
-                for index in range(0, len(group.nodes) - 1, 2)
-            ]
-    return tuple(pairs)
+    return tuple(
+        PlannedPair(first=group.nodes[index], second=group.nodes[index + 1], role="suspect")
+        for group in slow_groups(state, evidence)
+        if len(group.slow_inside) < 2
+        for index in range(0, len(group.nodes) - 1, 2)
+    )
 
 
 def _partner(node: str, state: PairState, times: Counter[tuple[str, str]], free: Sequence[str]) -> str | None:

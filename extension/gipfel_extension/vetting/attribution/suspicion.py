@@ -350,15 +350,15 @@ def _links(ledger: Ledger, convicted: set[str]) -> set[tuple[str, str]]:
     # Two modes are caused by a node, or their cause is unclear.
     unclear = {each.pair for each in ledger.readings if each.mixed or not each.measurement.samples}
     pool = ledger.pool(convicted)
-    links = set()
-    for pair, (slow, total) in ledger.pairs.items():
-        if slow < MIN_SLOW_OF_LINK or slow < total or pair in unclear or convicted & set(pair):
-            continue
-        if len(ledger.pairs) * slow_probability(slow, total, *pool) <= CONVICTION_LEVEL and all(
-            _good_with_most(ledger, node, set(pair) | convicted) for node in pair
-        ):
-            links.add(pair)
-    return links
+    return {
+        pair
+        for pair, (slow, total) in ledger.pairs.items()
+        if MIN_SLOW_OF_LINK <= slow == total
+        and pair not in unclear
+        and not convicted & set(pair)
+        and len(ledger.pairs) * slow_probability(slow, total, *pool) <= CONVICTION_LEVEL
+        and all(_good_with_most(ledger, node, set(pair) | convicted) for node in pair)
+    }
 
 
 def _good_with_most(ledger: Ledger, node: str, without: set[str]) -> bool:

@@ -106,7 +106,7 @@ def share_record(
     if not has_consent(environment, root=root):
         return "The results were not sent: you have not agreed to share them."
     try:
-        report = SharedReport(record=_public_record(_shortened(record)), versions=dict(versions or {}))
+        report = SharedReport(record=_public_record(record), versions=dict(versions or {}))
         # Every owner is the node; a registry of an earlier version rejects the field.
         body = report.model_dump_json(exclude={"record": {"entries": {"__all__": {"owner"}}}}).encode()
         with query_registry("api/reports", environment, body=body, limit_s=limit_s) as answer:
@@ -121,26 +121,17 @@ def share_record(
     return "The results were sent to the site's registry."
 
 
-def _shortened(record: VettingRecord) -> VettingRecord:
-    """Return the record with at most as many results as the registry accepts.
-
-    Results that did not pass are kept first, then those with a measurement.
-    """
-    if len(record.entries) <= _MAX_RESULTS:
-        return record
-    kept = sorted(record.entries, key=lambda each: (each.verdict is Verdict.PASS, each.measurement is None))
-    return record.model_copy(update={"entries": tuple(kept[:_MAX_RESULTS])})
-
-
 def _public_record(record: VettingRecord) -> VettingRecord:
-    """Return the record without reasons that may contain private data.
+    """Return the record without private data, and with at most as many results as the registry accepts.
 
-    Reasons of failed or degraded hardware checks are kept. Those of other checks may contain paths, values of
-    variables, or the output of a program.
+    Results that did not pass are kept first, then those with a measurement. Reasons of failed or degraded
+    hardware checks are kept. Those of other checks may contain paths, values of variables, or the output of a
+    program.
     """
     # The registry counts faults of nodes, not those of an image, a protocol or the site.
-    own = (each for each in record.entries if each.verdict is Verdict.PASS or each.owner is Owner.NODE)
-    return record.model_copy(update={"entries": tuple(map(_public_entry, own))})
+    own = [each for each in record.entries if each.verdict is Verdict.PASS or each.owner is Owner.NODE]
+    own.sort(key=lambda each: (each.verdict is Verdict.PASS, each.measurement is None))
+    return record.model_copy(update={"entries": tuple(map(_public_entry, own[:_MAX_RESULTS]))})
 
 
 def _public_entry(entry: HistoryEntry) -> HistoryEntry:

@@ -9,7 +9,7 @@ import hmac
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import zmq
@@ -81,6 +81,10 @@ class AgentPool:
         agent = self.present.get(node)
         if agent is not None:
             self._send(agent.identity, message)
+
+    def gpus(self, nodes: Iterable[str]) -> int:
+        """Return the largest number of GPUs that the job has on one of these nodes, without lost ones."""
+        return max((self.present[node].hello.gpus for node in nodes if node in self.present), default=0)
 
     def lose(self, node: str, reason: str) -> None:
         """Mark an agent as lost; a later reason does not replace the first."""

@@ -82,8 +82,7 @@ class GroupChecks:
 
     def _several_ranks(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> bool:
         """Return whether a check over all nodes can measure between the ranks of the only node."""
-        several = any(self._dispatcher.pool.present[node].hello.gpus > 1 for node in nodes)
-        return entry.scope is Scope.ALL and spec.per_gpu and several
+        return entry.scope is Scope.ALL and spec.per_gpu and self._dispatcher.pool.gpus(nodes) > 1
 
     def _participants(self, entry: ProtocolCheck) -> Sequence[str]:
         """Return the nodes that take part; add results for the others."""
@@ -105,12 +104,8 @@ class GroupChecks:
         """Return the probe with "auto" replaced: "cpu" only if no node of the group has a GPU."""
         if spec.request.get("device") != "auto":
             return spec
-        gpus = any(
-            self._dispatcher.pool.present[node].hello.gpus
-            for node in nodes
-            if node in self._dispatcher.pool.present
-        )
-        return spec.model_copy(update={"request": {**spec.request, "device": "cuda" if gpus else "cpu"}})
+        device = "cuda" if self._dispatcher.pool.gpus(nodes) else "cpu"
+        return spec.model_copy(update={"request": {**spec.request, "device": device}})
 
     def _within_nodes(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
         single_gpu = [

@@ -232,8 +232,7 @@ class _Pairs:
         self._state = _state(builder, dispatcher, entry, nodes)
         self._time = RoundTime(dispatcher.due - later_s, dispatcher.clock)
         self._lacking, self._network = "", Network()
-        present = dispatcher.pool.present
-        self._gpus = max((present[node].hello.gpus for node in nodes if node in present), default=0)
+        self._gpus = dispatcher.pool.gpus(nodes)
         self.cut_short = False
 
     def measure(self) -> None:
