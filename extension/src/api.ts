@@ -708,12 +708,6 @@ export interface IProtocolListing {
   readonly problem: string;
 }
 
-/** Protocols to choose from; `registry` is true if the site has a registry. */
-export interface IProtocols {
-  readonly protocols: readonly IProtocolListing[];
-  readonly registry: boolean;
-}
-
 /** One check of a protocol. */
 export interface IProtocolCheck {
   readonly name: string;

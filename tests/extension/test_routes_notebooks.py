@@ -60,6 +60,6 @@ def test_a_damaged_notebook_is_said_in_one_line(server, folder):
     (folder / "broken.ipynb").write_text('{"cells"')
     status, answer = server.call("gipfel/notebooks/broken", "POST", {})
     assert status == 400
-    assert "can't be read as a notebook" in answer["message"]
+    assert "is not a notebook" in answer["message"]
     assert "\n" not in json.dumps(answer)
     assert not (server.root / "broken.ipynb").exists()

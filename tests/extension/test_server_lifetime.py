@@ -24,15 +24,13 @@ class FakeHub:
         self.error: Exception | None = None
         self.heard: list[Mapping[str, Any]] = []
 
-    def report(self, content: Mapping[str, Any]) -> LifetimeStatus:
-        self.heard.append(content)
+    def __call__(self, path: str, content: Mapping[str, Any]) -> LifetimeStatus:
+        if path == "/activity":
+            self.heard.append(content)
         if self.error:
             raise self.error
-        return self.word
-
-    def extend(self) -> LifetimeStatus:
-        if self.error:
-            raise self.error
+        if path == "/activity":
+            return self.word
         return self.word.model_copy(update={"ends": (self.word.ends or 0) + self.word.extend_s})
 
 

@@ -1,6 +1,6 @@
 """Live view of a run in a notebook's cell, drawn as in the panel.
 
-One thread sends new samples of the line plots. `PlotsThread` draws score, heat map, time series and shares
+One thread sends new samples of the line plots. `PacedThread` draws score, heat map, time series and shares
 less often, since they take longer.
 """
 
@@ -9,7 +9,8 @@ import base64
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gipfel_extension.telemetry.figures.run_figures import time_series_figure
 from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.figures.score_figures import score_figure, shares_figure
 from gipfel_extension.telemetry.live.feed import SaturationFeed, Status, absent_status
+from gipfel_extension.telemetry.live.paced_thread import PacedThread
 from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.store.overview import Overview
 from gipfel_extension.telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
@@ -41,7 +43,6 @@ PLOTS = ("score", "heat", "series", "shares")
 #: Time buckets of the time series, and columns of the heat map.
 _BUCKETS = 400
 _HEAT_BUCKETS = 120
-_MIN_PAUSE_S = 5.0
 #: Share of a core that drawing may use, since the kernel also runs the user's work.
 _SHARE = 0.05
 #: Longest time in seconds to wait for new samples, and shortest time between two messages to the page.
@@ -93,52 +94,13 @@ def whole_image(activity: dict[str, Any], plots: dict[str, Any]) -> bytes:
     return stacked_images([static_image(figure) for figure in (*pictures[:2], activity, *pictures[2:])])
 
 
-class PlotsThread:
-    """Thread that draws score and plots repeatedly, until it is stopped.
-
-    Parameters
-    ----------
-    table
-        Returns the samples to draw.
-    publish
-        Called on the thread with the score's document and the plots.
-    ended
-        Set to stop the thread.
-    """
-
-    def __init__(
-        self,
-        table: Callable[[], SampleTable],
-        publish: Callable[[dict[str, Any], dict[str, Any]], None],
-        ended: threading.Event,
-    ) -> None:
-        self.dark = False
-        self._steady = DebouncedAdvice()
-        self._table = table
-        self._publish = publish
-        self._ended = ended
-        self._asked = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="gipfel-widget-score", daemon=True)
-        self.thread.start()
-
-    def ask(self, *, dark: bool) -> None:
-        """Draw again soon, in the colours of a dark or light page."""
-        self.dark = dark
-        self._asked.set()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            self._asked.clear()
-            began = time.thread_time()
-            try:
-                self._publish(*document_and_plots(self._table(), dark=self.dark, steady=self._steady))
-            except ReferenceError:
-                # The view was garbage-collected.
-                return
-            pause = max(_MIN_PAUSE_S, (time.thread_time() - began) / _SHARE)
-            end = time.monotonic() + pause
-            while not self._ended.wait(0.25) and not self._asked.is_set() and time.monotonic() < end:
-                pass
+def _draw_plots(view: Any) -> bool:
+    """Draw score and plots of a weakly referenced `Saturation`; return False if it was garbage-collected."""
+    try:
+        view.set_plots(*document_and_plots(view.table, dark=view.dark, steady=view.steady))
+    except ReferenceError:
+        return False
+    return True
 
 
 class Saturation(LiveWidget):
@@ -173,7 +135,11 @@ class Saturation(LiveWidget):
         self._drawn: dict[str, int] = {}
         self._shown = ViewOutput()
         self._thread: threading.Thread | None = None
-        self._plots: PlotsThread | None = None
+        self._plots: PacedThread | None = None
+        #: Whether the page that requested the plots last is dark.
+        self.dark = False
+        #: Keeps the advice from flickering.
+        self.steady = DebouncedAdvice()
         self._feed, problem = _open(run, self._window)
         status = absent_status(problem) if self._feed is None else self._feed.state()
         self._metrics = None if self._feed is None else MetricsFeed(self._feed.run / METRICS_FILE)
@@ -192,10 +158,9 @@ class Saturation(LiveWidget):
                 daemon=True,
             )
             self._thread.start()
-            present = weakref.proxy(self)
             # A bound method would keep the view alive.
-            show = lambda found, plots: present.set_plots(found, plots)  # noqa: E731, PLW0108
-            self._plots = PlotsThread(lambda: present.table, show, self._ended)
+            draw = partial(_draw_plots, weakref.proxy(self))
+            self._plots = PacedThread("gipfel-widget-score", draw, _SHARE)
             atexit.register(_end_thread, self._ended, self._thread)
 
     @property
@@ -207,6 +172,8 @@ class Saturation(LiveWidget):
         """Stop following the run; the cell keeps the last plots, also without a kernel."""
         if not self._ended.is_set():
             _end_thread(self._ended, self._thread)
+            if self._plots is not None:
+                self._plots.close(_END_S)
             if self._feed is not None:
                 self.figure = self._figure()
                 self.status = {**self._feed.state(), "state": "stale", "message": "This view was stopped."}
@@ -255,7 +222,8 @@ class Saturation(LiveWidget):
         if content.get("type") == "figure":
             self._asked.set()
         elif content.get("type") == "plots" and self._plots is not None:
-            self._plots.ask(dark=content.get("dark") is True)
+            self.dark = content.get("dark") is True
+            self._plots.request()
         elif content.get("type") == "image":
             known = _logged(self._feed)
             image = static_image(saturation_figure(self.table, window_s=self._window, metrics=known))

@@ -328,15 +328,10 @@ _SCORE_S = 30.0
 
 
 def _end(run: "RecordedRun | None", recorder: "CommandRecorder | None", status: int) -> None:
-    problem = recorder.stop() if recorder is not None else ""
-    if problem:
+    problems = ["" if recorder is None else recorder.stop(), "" if run is None else run.finish(status)]
+    for problem in filter(None, problems):
         _say(problem)
-    if run is None:
-        return
-    problem = run.finish(status)
-    if problem:
-        _say(problem)
-    if run.first:
+    if run is not None and run.first:
         from gipfel_cluster.job.recording import close_run, track_runs  # noqa: PLC0415
 
         close_run(run.path, os.environ, limit_s=_SCORE_S)

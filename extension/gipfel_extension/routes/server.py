@@ -25,10 +25,9 @@ from ..server.lifetime import ServerLifetime
 from ..server.runs import CurrentRun, missing_gpus
 from ..server.telemetry import ServerTelemetry
 from ..server.vetting import ServerVetting
-from ..telemetry.files import read_json
 from ..telemetry.prometheus_text import CONTENT_TYPE, prometheus_text
 from ..telemetry.sample import SampleTable
-from ..training.papermill.notebook_file import MAX_NOTEBOOK_BYTES
+from ..training.papermill.notebook_file import read_content
 from .base import GipfelRouteHandler, GipfelSocketHandler, root_directory, route
 from .batch import batch_jobs
 from .workloads import list_services, other_workloads
@@ -182,7 +181,7 @@ class NotebooksRouteHandler(GipfelRouteHandler):
         """Send names and titles of the notebooks."""
         found = await asyncio.to_thread(shipped_notebooks)
         titles = [
-            {"name": name, "title": title(await asyncio.to_thread(read_notebook, path))}
+            {"name": name, "title": title(await asyncio.to_thread(read_content, path))}
             for name, path in found.items()
         ]
         self.finish({"notebooks": titles})
@@ -204,7 +203,7 @@ class NotebookRouteHandler(GipfelRouteHandler):
                 raise GipfelError(
                     f"This installation has no notebook {name!r}.", f"Available notebooks: {known}."
                 )
-            content = await asyncio.to_thread(read_notebook, found[name])
+            content = await asyncio.to_thread(read_content, found[name])
             model = {"type": "notebook", "format": "json", "content": content}
             await ensure_async(contents.save(model, path))
         self.set_status(200 if exists else 201)
@@ -218,23 +217,6 @@ def shipped_notebooks() -> dict[str, Path]:
         for path in sorted(Path(folder).glob("*.ipynb")):
             found.setdefault(path.stem, path)
     return dict(sorted(found.items(), key=lambda item: (item[0] != FIRST_NOTEBOOK, item[0])))
-
-
-def read_notebook(path: Path) -> dict[str, Any]:
-    """Return the notebook as JSON.
-
-    Raises
-    ------
-    GipfelError
-        The file can't be read or is not a notebook.
-    """
-    try:
-        content = read_json(path, MAX_NOTEBOOK_BYTES, follow=True)
-    except (OSError, ValueError) as error:
-        raise GipfelError(f"{path} can't be read as a notebook: {error}.", "Install Gipfel again.") from error
-    if not isinstance(content, dict) or "cells" not in content:
-        raise GipfelError(f"{path} is not a notebook.", "Install Gipfel again.")
-    return content
 
 
 def title(notebook: dict[str, Any]) -> str:

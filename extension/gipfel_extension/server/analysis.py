@@ -7,7 +7,6 @@ show the score to administrators.
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,14 +25,13 @@ from ..telemetry.energy import energy_of
 from ..telemetry.events import Event, read_events
 from ..telemetry.files import read_regular
 from ..telemetry.gpu_processes import read_gpu_processes
+from ..telemetry.live.paced_thread import PacedThread
 from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ..telemetry.sample import SampleTable
 from ..training.results import program_of_run, workload_of
 
-_MIN_PAUSE_S = 5.0
 #: Largest share of a core that scoring uses.
 _SHARE = 0.1
-_MIN_REQUEST_PAUSE_S = 0.5
 #: Source of a table whose values are means.
 MEANS = "summaries"
 #: Function that returns the advice of the rules for a table.
@@ -120,43 +118,30 @@ class SaturationAnalysis:
         self._windows = windows
         self._publish = publish
         self._log = log
-        self._closing = threading.Event()
-        self._requested = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gipfel-score", daemon=True)
-        self._thread.start()
+        self._failing = False
+        self._thread = PacedThread("gipfel-score", self._score, _SHARE)
+        #: Score soon, because a page has changed its view.
+        self.request = self._thread.request
+        #: End the thread, and wait for its end for some seconds.
+        self.close = self._thread.close
 
-    def request(self) -> None:
-        """Score soon, because a page has changed its view."""
-        self._requested.set()
-
-    def close(self, limit_s: float) -> None:
-        """End the thread."""
-        self._closing.set()
-        self._requested.set()
-        self._thread.join(limit_s)
-
-    def _run(self) -> None:
-        failing = False
-        while not self._closing.is_set():
-            windows = self._windows()
-            self._requested.clear()
-            started = time.thread_time()
-            try:
-                events = read_events(self._telemetry) if windows else ()
-                processes = read_gpu_processes(self._telemetry) if windows else ()
-                self._debouncer.keep(windows)
-                for window in sorted(windows):
-                    debounce = partial(self._debounce, window)
-                    document = score_document(self._table(window), self._telemetry, debounce)
-                    document["gpu_processes"] = [asdict(each) for each in processes]
-                    self._publish(AnalysisResult(window, document, events))
-                failing = False
-            except Exception:  # noqa: BLE001 - if the thread ended, every page would keep an old score
-                if not failing:
-                    self._log.exception("This run can't be scored. Gipfel retries.")
-                failing = True
-            spent = time.thread_time() - started
-            self._pause(max(_MIN_PAUSE_S, spent / _SHARE) if windows else _MIN_PAUSE_S, spent)
+    def _score(self) -> bool:
+        windows = self._windows()
+        try:
+            events = read_events(self._telemetry) if windows else ()
+            processes = read_gpu_processes(self._telemetry) if windows else ()
+            self._debouncer.keep(windows)
+            for window in sorted(windows):
+                debounce = partial(self._debounce, window)
+                document = score_document(self._table(window), self._telemetry, debounce)
+                document["gpu_processes"] = [asdict(each) for each in processes]
+                self._publish(AnalysisResult(window, document, events))
+            self._failing = False
+        except Exception:  # noqa: BLE001 - if the thread ended, every page would keep an old score
+            if not self._failing:
+                self._log.exception("This run can't be scored. Gipfel retries.")
+            self._failing = True
+        return True
 
     def _debounce(
         self,
@@ -166,15 +151,6 @@ class SaturationAnalysis:
         advice: tuple[Advice, ...],
     ) -> tuple[Advice, ...]:
         return self._debouncer.displayed(window, table, advise_table, advice, time.monotonic())
-
-    def _pause(self, pause_s: float, spent_s: float) -> None:
-        """Wait for the pause or the next request; frequent requests wait in proportion to scoring time."""
-        end = time.monotonic() + pause_s
-        soonest = time.monotonic() + min(pause_s, max(_MIN_REQUEST_PAUSE_S, 2 * spent_s))
-        while not self._closing.is_set() and (remaining := end - time.monotonic()) > 0:
-            if self._requested.wait(remaining):
-                self._closing.wait(max(0.0, soonest - time.monotonic()))
-                return
 
 
 class Sharing(Frozen):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
@@ -132,7 +133,12 @@ class SaturationBroadcast:
         self._thread = threading.Thread(target=self._read, name="gipfel-saturation", daemon=True)
         self._thread.start()
         self._analysis = SaturationAnalysis(
-            self._table, run.folder.telemetry, self._windows, self._publish_score, log, hold_s=advice_hold_s
+            self._table,
+            run.folder.telemetry,
+            self._windows,
+            partial(self._call_on_loop, self._store_score),
+            log,
+            hold_s=advice_hold_s,
         )
 
     @property
@@ -276,9 +282,6 @@ class SaturationBroadcast:
             self._user_metrics.all_metrics()
         update = FeedUpdate(status, devices, tuple(samples), job, None if logged is None else dict(logged))
         self._call_on_loop(self._publish, update)
-
-    def _publish_score(self, analysed: AnalysisResult) -> None:
-        self._call_on_loop(self._store_score, analysed)
 
     def _call_on_loop(self, call: Any, argument: object) -> None:
         try:

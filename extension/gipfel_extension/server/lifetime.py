@@ -1,7 +1,7 @@
 """Lifetime of this server: its job's time limit, its idle time, and a hub that no longer knows the server.
 
-`Hub` is the connection to the hub with the server's own token. `ServerLifetime` reports to the hub and stops
-the server.
+`hub_connection` connects to the hub with the server's own token. `ServerLifetime` reports to the hub and
+stops the server.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ import time
 import urllib.error
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from pydantic import Field
 
@@ -50,57 +51,28 @@ class HubUnavailableError(Exception):
     """The hub gave no usable response; the message is one line."""
 
 
-class Hub(Protocol):
-    """Connection of a server to its hub; both methods block."""
-
-    def report(self, content: Mapping[str, Any]) -> LifetimeStatus:
-        """Report the activity of this server.
-
-        Raises
-        ------
-        HubRefusedError, HubUnavailableError
-        """
-
-    def extend(self) -> LifetimeStatus:
-        """Request more time.
-
-        Raises
-        ------
-        HubRefusedError, HubUnavailableError
-        """
-
-
-class HttpHub:
-    """Connection to the hub of ``JUPYTERHUB_API_URL``, with ``JUPYTERHUB_API_TOKEN``."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-
-    def report(self, content: Mapping[str, Any]) -> LifetimeStatus:
-        """Report the activity of this server."""
-        return self._post("/activity", content)
-
-    def extend(self) -> LifetimeStatus:
-        """Request more time."""
-        return self._post("/extend", {"extend": True})
-
-    def _post(self, path: str, content: Mapping[str, Any]) -> LifetimeStatus:
-        path = f"/gipfel/server{path}"
-        try:
-            with open_hub("POST", path, content, self._environment, limit_s=_ANSWER_S) as answer:
-                return LifetimeStatus.model_validate_json(answer.read())
-        except urllib.error.HTTPError as error:
-            if error.code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
-                raise HubRefusedError from error
-            raise HubUnavailableError(_message(error)) from error
-        except (OSError, ValueError) as error:
-            raise HubUnavailableError(f"The hub does not respond ({type(error).__name__}).") from error
+#: Function that posts content to a path of the hub about this server, and returns the response. It blocks,
+#: and raises `HubRefusedError` or `HubUnavailableError`.
+Hub = Callable[[str, Mapping[str, Any]], LifetimeStatus]
 
 
 def hub_connection(environment: Mapping[str, str]) -> Hub | None:
     """Return the connection to the hub that started this server; None without a hub."""
     needed = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN")
-    return HttpHub(environment) if all(environment.get(name) for name in needed) else None
+    return partial(_post, environment) if all(environment.get(name) for name in needed) else None
+
+
+def _post(environment: Mapping[str, str], path: str, content: Mapping[str, Any]) -> LifetimeStatus:
+    path = f"/gipfel/server{path}"
+    try:
+        with open_hub("POST", path, content, environment, limit_s=_ANSWER_S) as answer:
+            return LifetimeStatus.model_validate_json(answer.read())
+    except urllib.error.HTTPError as error:
+        if error.code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
+            raise HubRefusedError from error
+        raise HubUnavailableError(_message(error)) from error
+    except (OSError, ValueError) as error:
+        raise HubUnavailableError(f"The hub does not respond ({type(error).__name__}).") from error
 
 
 def _message(error: urllib.error.HTTPError) -> str:
@@ -186,7 +158,7 @@ class ServerLifetime:
         if self._hub is None:
             return
         try:
-            self._status = await asyncio.to_thread(self._hub.report, self._report())
+            self._status = await asyncio.to_thread(self._hub, "/activity", self._report())
             self._refused_since, self._unavailable = None, False
         except HubUnavailableError as error:
             # The hub may just be restarting, so only log the error.
@@ -271,7 +243,7 @@ class ServerLifetime:
         if self._hub is None:
             raise GipfelError("The time of this server can't be extended, because no hub started it.")
         try:
-            self._status = await asyncio.to_thread(self._hub.extend)
+            self._status = await asyncio.to_thread(self._hub, "/extend", {"extend": True})
         except HubRefusedError:
             raise GipfelError(
                 "The hub does not know this server.", "Save your work and start a new server."

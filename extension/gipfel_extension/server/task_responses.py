@@ -40,13 +40,6 @@ class ProtocolListing(ResponseModel):
     problem: str
 
 
-class Protocols(ResponseModel):
-    """Protocols to choose from; ``registry`` is true if the site has a registry."""
-
-    protocols: list[ProtocolListing]
-    registry: bool
-
-
 class ProtocolCheck(ResponseModel):
     """One check of a protocol."""
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.broker.serving import end_process
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import write_atomically
 
@@ -93,18 +94,8 @@ class ServerVetting:
 
     async def stop(self) -> None:
         """Interrupt a running vetting, so that it writes its report, and kill it after 20 s."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
-        try:
-            async with asyncio.timeout(_END_S):
-                await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        if self._process is not None:
+            await end_process(self._process, _END_S, signal.SIGINT)
 
     async def view(self, folder: Path, *, known: str, rows: int) -> dict[str, Any]:
         """Return the vetting in a run folder for a page; omit the grid if its version is `known`."""

@@ -265,13 +265,13 @@ async def relay_until_end(process: Process, client: Connection) -> None:
         await asyncio.gather(ended, forwarding, return_exceptions=True)
 
 
-async def end_process(process: Process, grace_s: float) -> None:
-    """End a process and its descendants: with SIGTERM, after `grace_s` seconds (0: at once) with SIGKILL."""
+async def end_process(process: Process, grace_s: float, first: signal.Signals = signal.SIGTERM) -> None:
+    """End a process and its descendants: by `first`, after `grace_s` seconds (0: at once) with SIGKILL."""
     if process.returncode is not None:
         return
     if grace_s:
         with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+            process.send_signal(first)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await process.wait()
