@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Dict, Float, List, TraitError, Unicode, validate
+from traitlets import Dict, Float, List, Unicode
 
 from gipfel_cluster.model import GipfelError
 
@@ -27,6 +27,7 @@ class GipfelExtension(ExtensionApp):
     interval = Float(
         None,
         allow_none=True,
+        min=0.1,
         help="Seconds between two samples of the recorders that this server starts, at least 0.1. "
         "Default: None, which means 0.1 for GPUs that update their counters that often (the live stream then "
         "has means over 1 s), and 1 for others. The recorder of a job uses the interval of the job.",
@@ -78,13 +79,6 @@ class GipfelExtension(ExtensionApp):
     ).tag(config=True)
 
     _reporting: asyncio.Task[None] | None = None
-
-    @validate("interval")
-    def _valid_interval(self, proposal: dict[str, Any]) -> float | None:
-        value: float | None = proposal["value"]
-        if value is not None and value < 0.1:
-            raise TraitError("GipfelExtension.interval must be at least 0.1 seconds.")
-        return value
 
     def initialize_settings(self) -> None:
         """Create the objects that the routes use; they start once the event loop runs."""

@@ -328,21 +328,6 @@ export interface IRunComparison {
   readonly steps: readonly IRunSteps[];
 }
 
-/**
- * State of the samples that the server reads. `interval` is the number of seconds between two samples.
- * `last_ns` is the time of the newest sample in UTC nanoseconds, rounded to a double. `message` is one line
- * for users.
- */
-export interface ISaturationStatus {
-  readonly state: 'live' | 'starting' | 'stale' | 'absent';
-  readonly source: string;
-  readonly simulated: boolean;
-  readonly gpus: number;
-  readonly interval: number;
-  readonly last_ns: number | null;
-  readonly message: string;
-}
-
 /** EDF of a job. */
 export interface IRunEdf {
   readonly name: string;
@@ -558,11 +543,6 @@ export interface IRunName {
   readonly current: boolean;
 }
 
-/** The user's runs, the newest first. */
-export interface IRuns {
-  readonly runs: readonly IRunName[];
-}
-
 /** A run on an MLflow server: its address there, and whether it is being sent. */
 export interface IRunTracking {
   readonly to: string;
@@ -580,7 +560,6 @@ export interface ITimeRange {
   readonly figures: Readonly<Record<string, IFigure>>;
   readonly events: readonly IRunEvent[];
   readonly devices: readonly IDevice[];
-  readonly bucket_s: number;
   readonly growing: boolean;
 }
 
@@ -599,6 +578,22 @@ export interface IComparison {
   readonly runs: readonly string[];
   readonly rows: readonly IDifference[];
   readonly figure: IFigure;
+}
+
+/**
+ * State of a run's recording, for views. `interval` is in seconds; `last_ns` is the UTC time of the newest
+ * sample. `dropped` is the number of ticks of other nodes that were dropped on the way; their samples are in
+ * the segments. `message` is a sentence for users.
+ */
+export interface ISaturationStatus {
+  readonly state: 'live' | 'starting' | 'stale' | 'absent';
+  readonly source: string;
+  readonly simulated: boolean;
+  readonly gpus: number;
+  readonly interval: number;
+  readonly last_ns: number | null;
+  readonly dropped: number;
+  readonly message: string;
 }
 
 /** Figures in the stream; `complete` is false if the message has only figures that the page lacked. */
@@ -770,11 +765,6 @@ export interface ILaunch {
   readonly dumps: readonly number[];
 }
 
-/** The newest launches, running ones first. */
-export interface ILaunches {
-  readonly launches: readonly ILaunch[];
-}
-
 /**
  * Position up to which a page has read a log: a byte offset for each rank. `in_traceback` are the ranks whose
  * next line belongs to a traceback.
@@ -805,13 +795,10 @@ export interface IParameter {
 }
 
 /**
- * Content of the dialog for a notebook. `any_parameter` is true if the notebook's language can't be
- * inspected, so that any name may be a parameter. `scheduler` is the default, `schedulers` are all that can
- * be used.
+ * Content of the dialog for a notebook. `scheduler` is the default, `schedulers` are all that can be used.
  */
 export interface IBatchForm {
   readonly parameters: readonly IParameter[];
-  readonly any_parameter: boolean;
   readonly scheduler: string;
   readonly schedulers: readonly string[];
   readonly edf: string;
@@ -849,11 +836,6 @@ export interface IBatchJob {
   readonly tasks: readonly IBatchTask[];
   readonly more: number;
   readonly request: IBatchRequest | null;
-}
-
-/** The user's batch notebooks, the newest first. */
-export interface IBatchJobs {
-  readonly jobs: readonly IBatchJob[];
 }
 
 /**
@@ -963,12 +945,6 @@ export interface IOfferedService {
 export interface IServiceOffers {
   readonly offers: readonly IOfferedService[];
   readonly problems: readonly string[];
-}
-
-/** With whom a service is shared, and why it can't be; empty if it can. */
-export interface IServiceSharing {
-  readonly shares: readonly IServiceAccess[];
-  readonly refusal: string;
 }
 
 /** A line that a rank or task wrote. */

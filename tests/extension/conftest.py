@@ -19,6 +19,7 @@ import psutil
 import pytest
 import websocket
 from postgres import postgres_missing, running_postgres
+from pydantic import TypeAdapter
 
 from gipfel_extension.server.task_responses import ROUTE_RESPONSES
 
@@ -50,7 +51,7 @@ class JupyterServer:
             return error.code, json.loads(text) if text.startswith("{") else text
         # The panel's interfaces are generated from these models.
         if model := ROUTE_RESPONSES.get((method, path.partition("?")[0])):
-            model.model_validate(content)
+            TypeAdapter(model).validate_python(content)
         return status, content
 
     def stream(self, query: str = "window=60", **options: Any) -> websocket.WebSocket:

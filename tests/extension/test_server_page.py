@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from simulated_tables import START, simulated
 
 from gipfel_extension.server.analysis import AnalysisResult
-from gipfel_extension.server.broadcast import MAX_WAITING, FeedUpdate, Page
+from gipfel_extension.server.broadcast import MAX_WAITING, FeedUpdate, Page, Pending
 from gipfel_extension.server.views import BUCKETS, HEAT_BUCKETS, JobMeans, LiveView, View, figures_of
 from gipfel_extension.telemetry.figures.lines import coarsened
 from gipfel_extension.telemetry.sample import Device, Sample
@@ -29,16 +29,16 @@ def test_a_page_that_keeps_up_gets_every_event_in_order():
     page = Page(View())
     for number in range(MAX_WAITING):
         page.put(event(number))
-    taken = [page.pop() for _ in range(MAX_WAITING)]
-    assert taken == [(event(number), False) for number in range(MAX_WAITING)]
-    assert page.pop() == (None, False)
+    taken = asyncio.run(page.take())
+    assert taken == Pending([event(number) for number in range(MAX_WAITING)])
 
 
 def test_a_page_that_is_too_slow_is_told_so_once_and_goes_on_from_the_newest():
     page = Page(View())
     for number in range(MAX_WAITING + 2):
         page.put(event(number))
-    assert [page.pop(), page.pop()] == [(event(MAX_WAITING), True), (event(MAX_WAITING + 1), False)]
+    taken = asyncio.run(page.take())
+    assert taken == Pending([event(MAX_WAITING), event(MAX_WAITING + 1)], lost=True)
 
 
 def test_a_page_waits_for_an_event_a_score_or_another_look():
@@ -46,17 +46,16 @@ def test_a_page_waits_for_an_event_a_score_or_another_look():
         page = Page(View())
         loop = asyncio.get_running_loop()
         score = AnalysisResult(600.0, {"score": 1}, ())
-        for call, argument, take in (
-            (page.put, event(7), lambda: page.pop()[0]),
-            (page.set_analysed, score, page.pop_analysed),
-            (page.set_view, View(window=60), page.pop_view_changed),
+        for call, argument, expected in (
+            (page.put, event(7), Pending([event(7)])),
+            (page.set_analysed, score, Pending(analysed=score)),
+            (page.set_view, View(window=60), Pending(view_changed=True)),
         ):
             loop.call_later(0.05, call, argument)
-            await asyncio.wait_for(page.wait(), 5)
-            assert take()
+            assert await asyncio.wait_for(page.take(), 5) == expected
             # Taken once, it waits again.
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(page.wait(), 0.05)
+                await asyncio.wait_for(page.take(), 0.05)
         return page.view.window
 
     assert asyncio.run(read()) == 60

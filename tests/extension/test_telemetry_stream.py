@@ -153,7 +153,7 @@ def test_socket_that_cannot_be_created_raises_source_error(run):
 
 def test_from_nothing_to_live_and_no_sample_twice(run):
     feed = SaturationFeed(run.telemetry, run.sockets)
-    assert feed.state()["state"] == "absent"
+    assert feed.state().state == "absent"
     run.record("host", "synthetic:training")
     # Long enough that the segments are read beside the stream.
     samples = until(feed, lambda: feed.table().rows >= 230)
@@ -174,9 +174,9 @@ def test_a_feed_that_comes_late_has_what_was_recorded(run):
     # The samples that the recorder held back when the late feed began are filled in from its file.
     start = time.monotonic()
     until(late, lambda: time.monotonic() - start > 4)
-    until(first, lambda: first.state()["last_ns"] >= late.state()["last_ns"])
+    until(first, lambda: first.state().last_ns >= late.state().last_ns)
     uuid = late.devices()[0].uuid
-    until(late, lambda: late.state()["last_ns"] >= first.state()["last_ns"])
+    until(late, lambda: late.state().last_ns >= first.state().last_ns)
     assert set(first.table()[uuid]["time_ns"]) <= set(late.table()[uuid]["time_ns"])
     first.close()
     late.close()
@@ -188,27 +188,27 @@ def test_killed_recorder_is_stale_and_live_again_after_a_restart(run):
     until(feed, lambda: feed.table().rows >= 8)
     recorder.send_signal(signal.SIGKILL)
     recorder.wait(10)
-    until(feed, lambda: feed.state()["state"] == "stale")
-    assert "The recorder on n1 has sent nothing" in feed.state()["message"]
+    until(feed, lambda: feed.state().state == "stale")
+    assert "The recorder on n1 has sent nothing" in feed.state().message
     before = feed.table().rows
     run.record("synthetic:training")
-    until(feed, lambda: feed.state()["state"] == "live" and feed.table().rows > before)
+    until(feed, lambda: feed.state().state == "live" and feed.table().rows > before)
     feed.close()
 
 
 def test_a_second_recorder_comes_and_goes(run):
     run.record("host")
     feed = SaturationFeed(run.telemetry, run.sockets)
-    until(feed, lambda: feed.state()["state"] == "live" and feed.table().rows >= 2)
-    assert feed.state()["message"] == "This job has no GPU; the host is recorded."
+    until(feed, lambda: feed.state().state == "live" and feed.table().rows >= 2)
+    assert feed.state().message == "This job has no GPU; the host is recorded."
     simulated = run.record("synthetic:starved", name="simulated")
-    until(feed, lambda: feed.state()["gpus"] == 4 and feed.state()["state"] == "live")
-    assert feed.state()["simulated"]
+    until(feed, lambda: feed.state().gpus == 4 and feed.state().state == "live")
+    assert feed.state().simulated
     assert len(feed.devices()) == 5
     simulated.terminate()
-    until(feed, lambda: feed.state()["gpus"] == 0)
-    assert feed.state()["state"] == "live"
-    assert not feed.state()["simulated"]
+    until(feed, lambda: feed.state().gpus == 0)
+    assert feed.state().state == "live"
+    assert not feed.state().simulated
     assert [device.kind for device in feed.table().devices] == ["host"]
     assert feed.table().source == "host"
     feed.close()
@@ -226,8 +226,8 @@ def test_a_run_of_the_past_opens_from_its_files(run):
         os.utime(path, (long_ago, long_ago))
     feed = SaturationFeed(run.telemetry, window_s=5.0)
     assert feed.table().rows >= 8
-    assert feed.state()["state"] == "stale"
-    assert feed.state()["message"].startswith("The recording ended at ")
+    assert feed.state().state == "stale"
+    assert feed.state().message.startswith("The recording ended at ")
     assert feed.poll(0.01) == []
 
 
@@ -235,7 +235,7 @@ def test_without_sockets_the_segments_are_followed(run):
     run.record("synthetic:training")
     feed = SaturationFeed(run.telemetry)
     samples = until(feed, lambda: feed.table().rows >= 8)
-    assert feed.state()["state"] == "live"
+    assert feed.state().state == "live"
     before = feed.table().rows
     more = until(feed, lambda: feed.table().rows > before)
     assert more
@@ -247,13 +247,13 @@ def test_status_of_recorders():
     recorder = RecorderState(
         "job", "n1", "nvml", 1.0, last_ns=100 * second, live=True, devices={"GPU-1": GPU}
     )
-    assert status_of([], 0, starting=False)["state"] == "absent"
-    assert status_of([], 0, starting=True)["state"] == "starting"
-    assert status_of([recorder], 102 * second, starting=True)["message"] == "1 GPU, a sample every 1 s."
-    assert status_of([recorder], 104 * second, starting=True)["state"] == "stale"
+    assert status_of([], 0, starting=False).state == "absent"
+    assert status_of([], 0, starting=True).state == "starting"
+    assert status_of([recorder], 102 * second, starting=True).message == "1 GPU, a sample every 1 s."
+    assert status_of([recorder], 104 * second, starting=True).state == "stale"
     waiting = RecorderState("job", "n1", devices={"GPU-1": GPU})
-    assert status_of([waiting], 104 * second, starting=True)["state"] == "starting"
+    assert status_of([waiting], 104 * second, starting=True).state == "starting"
     recorder = replace(recorder, event="nvml can't be read: it is gone")
-    assert status_of([recorder], 102 * second, starting=True)["message"] == recorder.event
+    assert status_of([recorder], 102 * second, starting=True).message == recorder.event
     ended = status_of([replace(recorder, ended=True)], 900 * second, starting=False)
-    assert (ended["state"], ended["message"]) == ("stale", "The recording ended at 1970-01-01 00:01:40 UTC.")
+    assert (ended.state, ended.message) == ("stale", "The recording ended at 1970-01-01 00:01:40 UTC.")

@@ -23,7 +23,6 @@ from gipfel_extension.training.results import program_of_launch, workload_of
 from .displays import bundle, on_white
 from .launch_static import LaunchList
 from .measurement import Measurement
-from .run import present_run
 
 __all__ = ["Explanation", "FactTable", "FigureView", "explain"]
 
@@ -167,17 +166,12 @@ def explain(which: Launch | Measurement | Path | str | None = None) -> Explanati
 
 
 def _path(which: Path | str | None) -> Path:
-    if which:
-        path = resolve_recording(str(which))
-        if not path.exists():
-            raise GipfelError(
-                f"There is no run {which}.", "`gipfel launch list --all` and ~/.gipfel/runs name them."
-            )
-        return path
-    here = present_run()
-    if here is not None:
-        return here.path
-    return resolve_recording("")
+    path = resolve_recording(str(which or ""))
+    if not path.exists():
+        raise GipfelError(
+            f"There is no run {which}.", "`gipfel launch list --all` and ~/.gipfel/runs name them."
+        )
+    return path
 
 
 def _of_measurement(measured: Measurement) -> Explanation:

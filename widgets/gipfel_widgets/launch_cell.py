@@ -15,7 +15,7 @@ from gipfel_extension.training.record import LaunchState
 
 from .launch_form import LaunchForm
 from .launch_options import LaunchRequest, equivalent, parse_arguments
-from .launch_run import StaticView, begin, replace_at_end, run_cell
+from .launch_run import StaticView, begin, replace_at_end, run_cell, view_for
 from .launch_static import launch_of
 from .launch_widget import LaunchWidget
 from .output import CellOutput, is_interactive, run_sync
@@ -100,15 +100,12 @@ class LaunchCell:
 
     def _show_launch(self) -> None:
         launch = self.launch
-        if launch.state.ended or not is_interactive():
-            static = StaticView()
-            static.follow(launch)
-            self._output.show(static.static())
-            return
-        self._view = LaunchWidget()
-        self._view.follow(launch)
-        self._output.show(self._view.bundle())
-        replace_at_end(launch, self._view, self._output)
+        live = is_interactive() and not launch.state.ended
+        view = view_for(interactive=live)
+        view.follow(launch)
+        self._output.show(view.bundle())
+        if live:
+            replace_at_end(launch, view, self._output)
 
     def _show_form(self) -> None:
         from IPython.display import display  # noqa: PLC0415 - only where there is a notebook

@@ -187,12 +187,12 @@ def _curve(document: dict[str, Any]) -> Html:
 
 def _paths_html(document: dict[str, Any]) -> Html:
     folder = str(document.get("folder", ""))
-    paths = [f"folder {folder}"] if folder else []
-    if document.get("notebook"):
-        paths.append(f"executed notebook {folder}/notebook.ipynb")
-    if document.get("dumps"):
-        paths.append(f"flight recorder's dumps in {folder}/flight_recorder")
-    parts: list[object] = [" · ".join(paths)]
+    paths = {
+        f"folder {folder}": folder,
+        f"executed notebook {folder}/notebook.ipynb": document.get("notebook"),
+        f"flight recorder's dumps in {folder}/flight_recorder": document.get("dumps"),
+    }
+    parts: list[object] = [" · ".join(text for text, shown in paths.items() if shown)]
     if document.get("traces"):
         ranks = ", ".join(f"rank {rank}" for rank in document["traces"])
         link = tag("a", "Perfetto", href=TRACE_VIEWER, target="_blank", rel="noopener noreferrer")

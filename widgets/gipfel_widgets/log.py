@@ -92,17 +92,21 @@ def _report_roles(rank: int | None, world_size: int | None, coordinates: dict[st
     environment = os.environ
     run = environment.get("GIPFEL_RUN") or ""
     number = _number(rank, ("RANK", "SLURM_PROCID"))
-    if not run:
-        _warn("roles nowhere", "roles() writes to a run, but this process does not belong to one.")
-        return
-    if number is None:
-        _warn("roles rank", "roles() needs a rank: set RANK, or call roles(rank=…, dp=…).")
-        return
     valid = [name for name, value in coordinates.items() if _is_coordinate(name, value)]
-    if len(valid) < len(coordinates) or len(valid) > _MAX_AXES:
-        name = next((str(each)[:40] for each in coordinates if each not in valid), "…")
-        _warn("roles axis", f"roles({name}=…) takes up to {_MAX_AXES} axes with whole numbers from 0.")
-        return
+    odd = next((str(each)[:40] for each in coordinates if each not in valid), "…")
+    problems = (
+        (not run, "nowhere", "roles() writes to a run, but this process does not belong to one."),
+        (number is None, "rank", "roles() needs a rank: set RANK, or call roles(rank=…, dp=…)."),
+        (
+            len(valid) < len(coordinates) or len(valid) > _MAX_AXES,
+            "axis",
+            f"roles({odd}=…) takes up to {_MAX_AXES} axes with whole numbers from 0.",
+        ),
+    )
+    for is_wrong, subject, line in problems:
+        if is_wrong:
+            _warn(f"roles {subject}", line)
+            return
     content = {
         "time_ns": time.time_ns(),
         "rank": number,
@@ -164,12 +168,15 @@ class _Writer:
         if monotonic_ns < self._retry_ns:
             self._lost += 1
             return
-        content = {"time_ns": time_ns, "monotonic_ns": monotonic_ns, "node": self._node, "rank": self._rank}
-        if self._launch:
-            content["launch"] = self._launch
-        if self._lost:
-            content["lost"] = self._lost
-        content["values"] = logged
+        content = {
+            "time_ns": time_ns,
+            "monotonic_ns": monotonic_ns,
+            "node": self._node,
+            "rank": self._rank,
+            **({"launch": self._launch} if self._launch else {}),
+            **({"lost": self._lost} if self._lost else {}),
+            "values": logged,
+        }
         try:
             self._append(json.dumps(content, separators=(",", ":"), allow_nan=False).encode() + b"\n")
         except OSError as error:

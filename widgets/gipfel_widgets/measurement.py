@@ -207,10 +207,10 @@ def _recorded_run() -> KernelRun | None:
         return None
     try:
         deadline = time.monotonic() + _JUDGE_S
-        while feed.state()["state"] == "starting" and time.monotonic() < deadline:
+        while feed.state().state == "starting" and time.monotonic() < deadline:
             feed.poll(_GLANCE_S)
         real = any(not device.simulated for device in feed.devices())
-        return run if real and feed.state()["state"] == "live" else None
+        return run if real and feed.state().state == "live" else None
     finally:
         feed.close()
 

@@ -84,6 +84,15 @@ def run_at(path: Path, environment: Mapping[str, str] | None = None) -> KernelRu
     return KernelRun(RunFolder(path), live_sockets(path, node_name(environment)))
 
 
+def run_of(run: KernelRun | Path | str | None) -> KernelRun | None:
+    """Return the run of a folder; for None the run that this kernel belongs to, if there is one."""
+    present = present_run()
+    if run is None or isinstance(run, KernelRun):
+        return run or present
+    path = Path(run).expanduser()
+    return present if present is not None and present.path == path else run_at(path)
+
+
 def create_run(source: str, interval: float | None) -> KernelRun:
     """Create a run folder ``measure-<pid>-<time>`` with its record, and a directory for sockets in ``/tmp``.
 

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gipfel_extension.telemetry.figures.lines import LINES, coarsened
 from gipfel_extension.telemetry.figures.run_figures import time_series_figure
 from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.figures.score_figures import score_figure, shares_figure
-from gipfel_extension.telemetry.live.feed import SaturationFeed, Status, absent_status
+from gipfel_extension.telemetry.live.feed import SaturationFeed, SaturationStatus, absent_status
 from gipfel_extension.telemetry.live.paced_thread import PacedThread
 from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.store.overview import Overview
@@ -35,7 +36,7 @@ from gipfel_extension.telemetry.user_metrics import METRICS_FILE, UserMetrics, r
 
 from .displays import SaturationPlot, describe
 from .output import LiveWidget, ViewOutput, view_files, widget_bundle
-from .run import KernelRun, present_run, run_at
+from .run import KernelRun, run_of
 
 #: Names of the plots, as the view offers them.
 PLOTS = ("score", "heat", "series", "shares")
@@ -141,7 +142,7 @@ class Saturation(LiveWidget):
         #: Keeps the advice from flickering.
         self.steady = DebouncedAdvice()
         self._feed, problem = _open(run, self._window)
-        status = absent_status(problem) if self._feed is None else self._feed.state()
+        status = asdict(absent_status(problem) if self._feed is None else self._feed.state())
         self._metrics = None if self._feed is None else MetricsFeed(self._feed.run / METRICS_FILE)
         super().__init__(
             figure=self._figure(),
@@ -176,7 +177,11 @@ class Saturation(LiveWidget):
                 self._plots.close(_END_S)
             if self._feed is not None:
                 self.figure = self._figure()
-                self.status = {**self._feed.state(), "state": "stale", "message": "This view was stopped."}
+                self.status = {
+                    **asdict(self._feed.state()),
+                    "state": "stale",
+                    "message": "This view was stopped.",
+                }
                 self.set_plots(*document_and_plots(self.table, dark=False))
             if self._shown:
                 self._shown.replace(self._repr_mimebundle_()[0])
@@ -233,7 +238,7 @@ class Saturation(LiveWidget):
         """Show a score's document and its plots, by name."""
         self.score, self.plots = document, plots
 
-    def _publish(self, samples: Sequence[Sample], status: Status, *, redraw: bool) -> None:
+    def _publish(self, samples: Sequence[Sample], status: SaturationStatus, *, redraw: bool) -> None:
         """Send new samples and metrics, or with `redraw` the whole figure; called on the thread."""
         fresh = [sample for sample in samples if sample.time_ns > self._drawn.get(sample.device, 0)]
         logged = {} if self._metrics is None else self._metrics.new_points()
@@ -245,21 +250,16 @@ class Saturation(LiveWidget):
             for sample in fresh:
                 self._drawn[sample.device] = max(sample.time_ns, self._drawn.get(sample.device, 0))
             self.send({"type": "samples", "traces": {**figure_delta(fresh), **logged}})
-        self.status = dict(status)
+        self.status = asdict(status)
 
 
 def _open(run: KernelRun | Path | str | None, window: float) -> tuple[SaturationFeed | None, str]:
     """Return the feed of a run, or None and the reason as a sentence."""
-    if isinstance(run, str | Path):
-        path = Path(run).expanduser()
-        if not path.is_dir():
-            return None, f"There is no run folder {path}."
-        present = present_run()
-        same = present is not None and present.path == path
-        run = present if same else run_at(path)
-    run = run or present_run()
+    run = run_of(run)
     if run is None:
         return None, _NO_RUN
+    if not run.path.is_dir():
+        return None, f"There is no run folder {run.path}."
     try:
         return SaturationFeed(run.telemetry, run.sockets, window_s=window), ""
     except OSError as error:

@@ -23,7 +23,7 @@ from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.report_display import ReportFile, vet_argv
 
 from .output import LiveWidget, ViewOutput, view_files, widget_bundle
-from .run import KernelRun, node_name, present_run
+from .run import KernelRun, node_name, present_run, run_of
 
 _LOOK_S = 0.5
 #: Seconds in which an interrupted vetting must write its report.
@@ -222,15 +222,10 @@ def _own_run() -> Path:
 
 
 def _folder(run: KernelRun | Path | str | None) -> Path:
-    if isinstance(run, KernelRun):
-        return run.path
-    if run is not None:
-        path = Path(run).expanduser()
-        return path.parent if path.name == "vetting.json" else path
-    present = present_run()
-    if present is None:
+    found = run_of(run)
+    if found is None:
         raise GipfelError("This kernel belongs to no run.", "Name a run folder, or call vet().")
-    return present.path
+    return found.path.parent if found.path.name == "vetting.json" else found.path
 
 
 def _display_view(view: Vetting) -> None:

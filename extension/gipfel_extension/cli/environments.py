@@ -256,14 +256,21 @@ def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_ch
     """
     from .kernelspec import kernel_folders, name_for, write_kernel  # noqa: PLC0415
 
-    if not edf and not venv:
-        raise click.UsageError("Give an EDF or --venv.")
-    if python and (python not in {"image", "runtime"} and not python.startswith("/")):
-        raise click.BadParameter(f"{python!r} is not image, runtime or a path.", param_hint="--python")
-    if venv and python:
-        raise click.UsageError("--venv already determines the Python. Remove --python.")
-    if display_name and (len(display_name) > _MAX_NAME or not display_name.isprintable()):
-        raise click.BadParameter("give one line of at most 200 characters.", param_hint="--display-name")
+    problems = (
+        (not edf and not venv, click.UsageError("Give an EDF or --venv.")),
+        (
+            python not in {"", "image", "runtime"} and not python.startswith("/"),
+            click.BadParameter(f"{python!r} is not image, runtime or a path.", param_hint="--python"),
+        ),
+        (venv and python, click.UsageError("--venv already determines the Python. Remove --python.")),
+        (
+            len(display_name) > _MAX_NAME or (display_name and not display_name.isprintable()),
+            click.BadParameter("give one line of at most 200 characters.", param_hint="--display-name"),
+        ),
+    )
+    for is_wrong, error in problems:
+        if is_wrong:
+            raise error
     if edf:
         python = f"{Path(venv).expanduser().absolute()}/bin/python" if venv else python
         default, spec = _of_edf(edf, python, display_name, check=not no_check)

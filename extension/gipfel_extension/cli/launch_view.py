@@ -23,6 +23,7 @@ from .terminal import (
     printable,
     report_line,
     shorten,
+    stop_and_wait,
 )
 
 _MAX_FILES = 16
@@ -144,19 +145,12 @@ def show_logs(which: str, *, ranks: tuple[int, ...], follow_log: bool, last: int
 def stop_one(which: str) -> int:
     """Stop a launch, and wait until all its processes have ended."""
     launch = Launch.open(find_folder(which, os.environ))
-    if launch.settle().ended:
-        report_line(f"launch {launch.folder.name} has ended already.")
-        return 0
-    launch.stop()
-    number = launch.folder.name
-    report_line(
-        f"launch {number} is stopping; ranks that ignore the signal are killed, which can take a minute"
+    return stop_and_wait(
+        f"launch {launch.folder.name}",
+        None if launch.settle().ended else launch.stop,
+        lambda: launch.wait(180) is not None,
+        note="ranks that ignore the signal are killed, which can take a minute",
     )
-    if launch.wait(180) is None:
-        report_line(f"launch {launch.folder.name} has not ended yet. See `gipfel ps`.")
-        return 1
-    report_line(f"launch {launch.folder.name} is stopped.")
-    return 0
 
 
 def _headline(state: Any) -> str:

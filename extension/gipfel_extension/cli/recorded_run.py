@@ -141,24 +141,20 @@ def _job_id(environment: Mapping[str, str]) -> str:
 
 def _new_folder(root: Path, cluster: str, job_id: str) -> RunFolder:
     """Create a new run folder; a job may record several commands, in sequence or in parallel."""
-    number = 1
-    while True:
+    for number in range(1, 10_001):
         name = job_id if number == 1 else f"{job_id}-{number}"
         try:
             make_private(root)
             (root / f"{cluster}-{name}").mkdir(mode=0o700)
             return RunFolder.create(root, cluster, name)
         except FileExistsError:
-            number += 1
-            if number > 10_000 or not root.is_dir():
-                raise GipfelError(
-                    f"No run folder can be created in {root}.", "Give another directory with --runs."
-                ) from None
+            continue
         except OSError as error:
             raise GipfelError(
                 f"The run folder can't be created in {root}: {error.strerror}.",
                 "Give another directory with --runs.",
             ) from error
+    raise GipfelError(f"No run folder can be created in {root}.", "Give another directory with --runs.")
 
 
 def _directory() -> str:

@@ -1,7 +1,6 @@
 """``gipfel runs``: the table of runs, the facts about one, their names, tags and pins, and removal."""
 
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _WIDEST_NAME = 32
-_AGE = re.compile(r"([0-9]{1,6})([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def run_lines(runs: "Sequence[Run]") -> list[str]:
@@ -148,12 +145,14 @@ class _Age(click.ParamType):  # type: ignore[type-arg] # generic in newer releas
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return an age such as ``30d`` in seconds."""
-        found = _AGE.fullmatch(str(value).strip())
-        if not found:
+        from gipfel_cluster.scheduler.notation import seconds_from_units  # noqa: PLC0415 - pydantic
+
+        try:
+            return seconds_from_units(str(value).strip())
+        except ValueError:
             self.fail(
                 f"{value!r} is not a valid age; give a number and s, m, h or d, such as 30d", param, ctx
             )
-        return int(found[1]) * _SECONDS[found[2]]
 
 
 @click.group(cls=_RunsGroup)

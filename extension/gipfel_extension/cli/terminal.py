@@ -272,6 +272,30 @@ def print_logs(
     return 0
 
 
+def stop_and_wait(
+    name: str, stop: Callable[[], object] | None, wait: Callable[[], bool], *, note: str
+) -> int:
+    """Stop a workload, and report whether it has ended; return the exit status.
+
+    Parameters
+    ----------
+    stop
+        Requests its end; None if it has ended already.
+    wait
+        Waits for its end, and returns whether it has ended.
+    note
+        What becomes of processes that ignore the request.
+    """
+    if stop is None:
+        report_line(f"{name} has ended already.")
+        return 0
+    stop()
+    report_line(f"{name} is stopping; {note}")
+    ended = wait()
+    report_line(f"{name} is stopped." if ended else f"{name} has not ended yet. See `gipfel ps`.")
+    return 0 if ended else 1
+
+
 def follow_logs(
     read_status: Callable[[], Status],
     read_page: "Callable[[Cursor | None], LogPage]",

@@ -137,20 +137,15 @@ def vet(
     from ..vetting.run.session import VettingOptions, cancel_run, checked_location, run_agent  # noqa: PLC0415
 
     if show:
-        found = _load(protocol)
-        return _NO_PROTOCOL if found is None else _show(found)
+        return _show(_load(protocol))
     _check_options(time_limit, json_file)
     place = checked_location(os.environ)
     if place.rank or place.redundant:
         return run_agent(place, os.environ)
     try:
-        found = _load(protocol)
-        if found is None:
-            cancel_run(place, os.environ)
-            return _NO_PROTOCOL
         options = VettingOptions.model_validate(
             {
-                "protocol": found,
+                "protocol": _load(protocol),
                 "action": action,
                 "min_nodes": min_nodes,
                 "time_limit_s": time_limit,
@@ -198,14 +193,15 @@ def _excluded() -> int:
     return 0
 
 
-def _load(name: str) -> "VettingProtocol | None":
+def _load(name: str) -> "VettingProtocol":
+    """Return a protocol; the exit status of the error is 2."""
     from ..vetting.protocol_files import find_protocol  # noqa: PLC0415
 
     try:
         return find_protocol(name, directory=current_directory(), environment=os.environ)
     except GipfelError as error:
-        report_line(str(error))
-        return None
+        error.exit_status = _NO_PROTOCOL
+        raise
 
 
 def _seconds(text: str) -> float:

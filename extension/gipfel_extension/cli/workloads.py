@@ -27,6 +27,7 @@ from .terminal import (
     report_line,
     report_lines,
     shorten,
+    stop_and_wait,
     table_lines,
 )
 
@@ -285,21 +286,22 @@ def stop(*, which: str) -> int:
     """Stop a workload, and wait until it has ended."""
     found = _workloads()
     workload = found.find(which)
-    name = f"{workload.kind} {workload.id}"
-    if workload.ended:
-        report_line(f"{name} has ended already.")
-        return 0
-    found.stop(workload)
-    report_line(f"{name} is stopping; processes that ignore it are killed within minutes.")
-    deadline = time.monotonic() + _STOP_S
-    while time.monotonic() < deadline:
-        if found.find(f"{workload.kind}:{workload.id}").ended:
-            report_line(f"{name} is stopped.")
-            return 0
-        # Not more often, because finding a workload may query the scheduler.
-        time.sleep(_STATE_S)
-    report_line(f"{name} has not ended yet. See `gipfel ps`.")
-    return 1
+
+    def wait() -> bool:
+        deadline = time.monotonic() + _STOP_S
+        while time.monotonic() < deadline:
+            if found.find(f"{workload.kind}:{workload.id}").ended:
+                return True
+            # Not more often, because finding a workload may query the scheduler.
+            time.sleep(_STATE_S)
+        return False
+
+    return stop_and_wait(
+        f"{workload.kind} {workload.id}",
+        None if workload.ended else partial(found.stop, workload),
+        wait,
+        note="processes that ignore it are killed within minutes.",
+    )
 
 
 @click.command(epilog=examples("gipfel rerun 3", "gipfel rerun 3 --kill-holders"))

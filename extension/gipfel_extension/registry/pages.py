@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, ValidationError
@@ -121,29 +121,26 @@ class OverviewHandler(PageHandler):
     async def _show(self, *, refused: str = "") -> None:
         requested, before = self.get_query_argument("cluster", ""), self.before()
 
-        def query_grid(session: Session) -> tuple[list[str], str, Grid]:
-            names = list(queries.clusters(session))
-            cluster = requested if requested in names else (names[0] if names else "")
+        def query(session: Session) -> dict[str, Any]:
+            names = queries.clusters(session)
+            cluster = requested if requested in names else next(iter(names), "")
             since = time.time_ns() - _GRID_DAYS * _DAY_NS
-            return names, cluster, build_grid(session, cluster, since_ns=since)
+            return {
+                "clusters": names,
+                "cluster": cluster,
+                "grid": build_grid(session, cluster, since_ns=since),
+                "waiting": steps(session, waiting=True, before=before),
+                "waiting_count": waiting_steps(session),
+                "case_refusal": self.registry.recovery.case_refusal_now(session),
+            }
 
-        def query_steps(session: Session) -> tuple[list[StepView], int, str]:
-            page = list(steps(session, waiting=True, before=before))
-            return page, waiting_steps(session), self.registry.recovery.case_refusal_now(session)
-
-        names, cluster, grid = await self.registry.query(query_grid)
-        waiting, waiting_count, case_refusal = await self.registry.query(query_steps)
+        shown = await self.registry.query(query)
         rules = {rule.name: rule for rule in self.registry.rules}
         self.show(
             "overview.html",
             requester=self.requester,
-            waiting=waiting,
-            waiting_count=waiting_count,
+            **shown,
             before=before,
-            case_refusal=case_refusal,
-            clusters=names,
-            cluster=cluster,
-            grid=grid,
             rules=rules,
             drain=self.registry.settings.drain,
             refused=refused,

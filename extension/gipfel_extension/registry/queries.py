@@ -241,18 +241,33 @@ def check_report(report: SharedReport, settings: Settings, *, now_ns: int) -> No
         inconsistent.
     """
     record = report.record
-    if settings.clusters and record.cluster not in settings.clusters:
-        raise RefusedError(403, f"This registry accepts no results of the cluster {record.cluster!r}.")
-    if not record.cluster or not record.job or not record.entries:
-        raise RefusedError(400, "A report needs a cluster, a job and at least one result.")
-    if len(record.entries) > MAX_RESULTS:
-        raise RefusedError(413, f"The report contains more than {MAX_RESULTS} results.")
-    if not record.started_ns <= record.ended_ns <= now_ns + _HOUR_NS:
-        raise RefusedError(400, "The report ends before it starts, or in the future.")
-    if record.ended_ns < now_ns - 7 * _DAY_NS:
-        raise RefusedError(400, "The report is older than 7 days.")
-    if any(entry.started_ns > now_ns + _HOUR_NS or not entry.node for entry in record.entries):
-        raise RefusedError(400, "A result is from the future, or has no node.")
+    latest_ns = now_ns + _HOUR_NS
+    problems = (
+        (
+            bool(settings.clusters) and record.cluster not in settings.clusters,
+            (403, f"This registry accepts no results of the cluster {record.cluster!r}."),
+        ),
+        (
+            not record.cluster or not record.job or not record.entries,
+            (400, "A report needs a cluster, a job and at least one result."),
+        ),
+        (
+            len(record.entries) > MAX_RESULTS,
+            (413, f"The report contains more than {MAX_RESULTS} results."),
+        ),
+        (
+            not record.started_ns <= record.ended_ns <= latest_ns,
+            (400, "The report ends before it starts, or in the future."),
+        ),
+        (record.ended_ns < now_ns - 7 * _DAY_NS, (400, "The report is older than 7 days.")),
+        (
+            any(entry.started_ns > latest_ns or not entry.node for entry in record.entries),
+            (400, "A result is from the future, or has no node."),
+        ),
+    )
+    for is_wrong, refusal in problems:
+        if is_wrong:
+            raise RefusedError(*refusal)
 
 
 def store_report(

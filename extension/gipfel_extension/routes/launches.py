@@ -1,6 +1,7 @@
 """``gipfel/launches``: launches of all runs, their logs, stop and rerun."""
 
 import asyncio
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
@@ -75,16 +76,11 @@ class LaunchesRouteHandler(GipfelRouteHandler):
     @route
     async def get(self) -> None:
         """Send the newest launches, running ones first; with ``?launch=ID`` only that launch."""
-        await self.ensure_run()
+        with contextlib.suppress(GipfelError):
+            # Start the server's run, which sets the environment variables that name it.
+            await self.telemetry.ensure_started()
         only = self.get_query_argument("launch", "")
         self.finish({"launches": await asyncio.to_thread(list_launches, os.environ, only)})
-
-    async def ensure_run(self) -> None:
-        """Start the server's run, which sets the environment variables that name it."""
-        try:
-            await self.telemetry.ensure_started()
-        except GipfelError:
-            return
 
 
 class LaunchLogRouteHandler(GipfelRouteHandler):

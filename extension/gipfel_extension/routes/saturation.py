@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class SaturationStreamRouteHandler(GipfelSocketHandler):
                 yield message
         except GipfelError as error:
             # The websocket stays open: otherwise the page would reconnect and get the same error.
-            yield {"type": "status", "status": absent_status(str(error))}
+            yield {"type": "status", "status": asdict(absent_status(str(error)))}
 
 
 class SharingRouteHandler(GipfelRouteHandler):

@@ -268,7 +268,12 @@ def _topics(handler: JupyterHandler) -> dict[str, Topic]:
     return {
         "activity": Topic(activity, _REST_S, sends_value=True),
         "launches": Topic(launches, _REST_S, _BUSY_S, lambda all_: any(e["phase"] != "ended" for e in all_)),
-        "batch": Topic(lambda: batch_jobs(root), _SCHEDULER_REST_S, _BUSY_S, _has_running_task),
+        "batch": Topic(
+            lambda: batch_jobs(root),
+            _SCHEDULER_REST_S,
+            _BUSY_S,
+            lambda all_: any(not task["ended"] for job in all_ for task in job["tasks"]),
+        ),
         "other": Topic(
             lambda: asyncio.to_thread(other_workloads),
             _REST_S,
@@ -284,7 +289,3 @@ def _topics(handler: JupyterHandler) -> dict[str, Topic]:
         "vetting": Topic(vettings, _REST_S, 1.0, lambda found: found["state"] in ("running", "starting")),
         "lifetime": Topic(lifetime, _REST_S),
     }
-
-
-def _has_running_task(jobs: list[dict[str, Any]]) -> bool:
-    return any(not task["ended"] for job in jobs for task in job["tasks"])

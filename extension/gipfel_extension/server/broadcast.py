@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -52,62 +52,49 @@ class FeedUpdate:
     user_metrics: Traces | None = field(default_factory=dict)
 
 
+@dataclass
+class Pending:
+    """What a page has not been sent yet; ``lost`` is true if older updates were dropped."""
+
+    updates: list[FeedUpdate] = field(default_factory=list)
+    lost: bool = False
+    analysed: AnalysisResult | None = None
+    view_changed: bool = False
+
+
 class Page:
     """State of one open page: its view, and a bounded queue of updates that reports when it dropped some."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._updates: list[FeedUpdate] = []
+        self._pending = Pending()
         self._ready = asyncio.Event()
-        self._lost = False
-        self._analysed: AnalysisResult | None = None
-        self._view_changed = False
 
     def put(self, update: FeedUpdate) -> None:
         """Add an update; if the queue is full, drop its content and report that to the page."""
-        if len(self._updates) == MAX_WAITING:
-            self._updates.clear()
-            self._lost = True
-        self._updates.append(update)
+        if len(self._pending.updates) == MAX_WAITING:
+            self._pending.updates.clear()
+            self._pending.lost = True
+        self._pending.updates.append(update)
         self._ready.set()
 
     def set_analysed(self, analysed: AnalysisResult) -> None:
         """Set the newest score; replace one that the page has not been sent yet."""
-        self._analysed = analysed
+        self._pending.analysed = analysed
         self._ready.set()
 
     def set_view(self, view: View) -> None:
         """Change what the page shows."""
         self.view = view
-        self._view_changed = True
+        self._pending.view_changed = True
         self._ready.set()
 
-    async def wait(self) -> None:
-        """Wait for an update, a score or a changed view."""
+    async def take(self) -> Pending:
+        """Wait for an update, a score or a changed view, and return all since the last call."""
         await self._ready.wait()
-
-    def pop(self) -> tuple[FeedUpdate | None, bool]:
-        """Return the oldest update, None if there is none, and whether older ones were dropped."""
-        update = self._updates.pop(0) if self._updates else None
-        lost, self._lost = self._lost, False
-        self._settle()
-        return update, lost
-
-    def pop_analysed(self) -> AnalysisResult | None:
-        """Return the newest score that has not been sent to the page yet."""
-        analysed, self._analysed = self._analysed, None
-        self._settle()
-        return analysed
-
-    def pop_view_changed(self) -> bool:
-        """Return whether the page's view has changed since the last call."""
-        changed, self._view_changed = self._view_changed, False
-        self._settle()
-        return changed
-
-    def _settle(self) -> None:
-        if not self._updates and self._analysed is None and not self._view_changed:
-            self._ready.clear()
+        self._ready.clear()
+        pending, self._pending = self._pending, Pending()
+        return pending
 
 
 class SaturationBroadcast:
@@ -123,7 +110,7 @@ class SaturationBroadcast:
         self._loop = asyncio.get_running_loop()
         self._pages: set[Page] = set()
         self._feed: SaturationFeed | None = None
-        self._status: Mapping[str, Any] = absent_status("The recording is loading.")
+        self._status: Mapping[str, Any] = asdict(absent_status("The recording is loading."))
         self._devices: tuple[Device, ...] = ()
         self._newest: dict[str, int] = {}
         self._analysed: dict[float, AnalysisResult] = {}
@@ -189,26 +176,25 @@ class SaturationBroadcast:
             if page.view.window in self._analysed:
                 yield _score(self._analysed[page.view.window])
             while True:
-                await page.wait()
-                if page.pop_view_changed():
+                pending = await page.take()
+                if pending.view_changed:
                     only = _missing(live.view, page.view)
                     live = live if only else LiveView(page.view)
                     yield await self._figures(live, page.view, only)
                     self._analysis.request()
-                if (analysed := page.pop_analysed()) and analysed.window == page.view.window:
-                    yield _score(analysed)
-                update, lost = page.pop()
-                if update is None:
-                    continue
-                stale = time.monotonic() - drawn_at > _REDRAW_S and bool(update.samples)
-                if lost or stale or update.user_metrics is None or update.devices != devices:
-                    live, devices, drawn_at = LiveView(page.view), update.devices, time.monotonic()
-                    yield await self._figures(live, page.view)
-                elif new_points := live.new_points(update.samples, update.job, update.user_metrics):
-                    yield {"type": "samples", **new_points, "status": update.status}
-                elif update.status != status:
-                    yield {"type": "status", "status": update.status}
-                status = update.status
+                if pending.analysed and pending.analysed.window == page.view.window:
+                    yield _score(pending.analysed)
+                lost = pending.lost
+                for update in pending.updates:
+                    stale = time.monotonic() - drawn_at > _REDRAW_S and bool(update.samples)
+                    if lost or stale or update.user_metrics is None or update.devices != devices:
+                        live, devices, drawn_at = LiveView(page.view), update.devices, time.monotonic()
+                        yield await self._figures(live, page.view)
+                    elif new_points := live.new_points(update.samples, update.job, update.user_metrics):
+                        yield {"type": "samples", **new_points, "status": update.status}
+                    elif update.status != status:
+                        yield {"type": "status", "status": update.status}
+                    status, lost = update.status, False
         finally:
             self._pages.discard(page)
 
@@ -271,7 +257,7 @@ class SaturationBroadcast:
         feed.close()
 
     def _publish_samples(self, feed: SaturationFeed, samples: list[Sample], means: JobMeans) -> None:
-        status: dict[str, Any] = dict(feed.state())
+        status = asdict(feed.state())
         unknown = {sample.device for sample in samples} - {device.uuid for device in self._devices}
         before = [self._status.get(name) for name in ("source", "gpus", "simulated")]
         changed = before != [status[name] for name in ("source", "gpus", "simulated")]

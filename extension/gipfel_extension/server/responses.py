@@ -13,7 +13,7 @@ from ..saturation.advice.model import Evidence, Knob
 from ..saturation.report.document import Difference
 from ..saturation.result import Spread
 from ..telemetry.gpu_processes import GpuProcess
-from ..telemetry.live.feed import State
+from ..telemetry.live.feed import SaturationStatus
 from ..telemetry.sample import Device
 
 #: Numbers by name; None if one is unknown.
@@ -24,22 +24,6 @@ class ResponseModel(BaseModel):
     """Base of all models of responses; a response may have more keys than the model."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class SaturationStatus(ResponseModel):
-    """State of the samples that the server reads.
-
-    ``interval`` is the number of seconds between two samples. ``last_ns`` is the time of the newest sample in
-    UTC nanoseconds, rounded to a double. ``message`` is one line for users.
-    """
-
-    state: State
-    source: str
-    simulated: bool
-    gpus: int
-    interval: float
-    last_ns: int | None
-    message: str
 
 
 class RunEdf(ResponseModel):
@@ -240,12 +224,6 @@ class RunName(ResponseModel):
     current: bool
 
 
-class Runs(ResponseModel):
-    """The user's runs, the newest first."""
-
-    runs: list[RunName]
-
-
 class RunTracking(ResponseModel):
     """A run on an MLflow server: its address there, and whether it is being sent."""
 
@@ -269,7 +247,6 @@ class TimeRange(ResponseModel):
     figures: dict[str, Figure]
     events: list[RunEvent]
     devices: list[Device]
-    bucket_s: float
     growing: bool
 
 

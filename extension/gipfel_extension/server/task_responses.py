@@ -1,17 +1,18 @@
 """Models of the responses about vetting, launches and batch jobs that the panel reads; see `responses`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from gipfel_cluster.job.hub import ServiceOffer
 from gipfel_cluster.scheduler.slurm_usage import QuotaSection
 from gipfel_cluster.workloads.kinds import Workload
 
+from ..telemetry.live.feed import SaturationStatus
 from ..training.batch.submitted import BatchRequest
 from ..training.launches.logs import LogRow, TrainingCurve
 from ..training.papermill.parameters import Parameter
 from ..vetting.grid import VettingGrid
 from .launches import LogPosition
-from .responses import Comparison, Lifetime, ResponseModel, RunInfo, Runs, SaturationStatus, Score, TimeRange
+from .responses import Comparison, Lifetime, ResponseModel, RunInfo, RunName, Score, TimeRange
 
 
 class Vetting(ResponseModel):
@@ -96,12 +97,6 @@ class Launch(ResponseModel):
     dumps: list[int]
 
 
-class Launches(ResponseModel):
-    """The newest launches, running ones first."""
-
-    launches: list[Launch]
-
-
 class LogPage(ResponseModel):
     """Lines of a log: rank, text, milliseconds since 1970 or null, and whether the line is about an error.
 
@@ -118,12 +113,10 @@ class LogPage(ResponseModel):
 class BatchForm(ResponseModel):
     """Content of the dialog for a notebook.
 
-    ``any_parameter`` is true if the notebook's language can't be inspected, so that any name may be a
-    parameter. ``scheduler`` is the default, ``schedulers`` are all that can be used.
+    ``scheduler`` is the default, ``schedulers`` are all that can be used.
     """
 
     parameters: list[Parameter]
-    any_parameter: bool
     scheduler: str
     schedulers: list[str]
     edf: str
@@ -164,12 +157,6 @@ class BatchJob(ResponseModel):
     tasks: list[BatchTask]
     more: int
     request: BatchRequest | None
-
-
-class BatchJobs(ResponseModel):
-    """The user's batch notebooks, the newest first."""
-
-    jobs: list[BatchJob]
 
 
 class OtherWorkloads(ResponseModel):
@@ -217,13 +204,6 @@ class ServiceOffers(ResponseModel):
     problems: list[str]
 
 
-class ServiceSharing(ResponseModel):
-    """With whom a service is shared, and why it can't be; empty if it can."""
-
-    shares: list[ServiceAccess]
-    refusal: str
-
-
 class LogLine(ResponseModel):
     """A line that a rank or task wrote."""
 
@@ -247,10 +227,10 @@ class Limits(ResponseModel):
     storage: str
 
 
-#: Models of the responses that the panel reads, by method and path.
-ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
+#: Types of the responses that the panel reads, by method and path.
+ROUTE_RESPONSES: dict[tuple[str, str], Any] = {
     ("GET", "gipfel/run"): RunInfo,
-    ("GET", "gipfel/runs"): Runs,
+    ("GET", "gipfel/runs"): dict[Literal["runs"], list[RunName]],
     ("GET", "gipfel/lifetime"): Lifetime,
     ("POST", "gipfel/lifetime/extend"): Lifetime,
     ("POST", "gipfel/lifetime/keep-alive"): Lifetime,
@@ -261,13 +241,12 @@ ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("GET", "gipfel/saturation/compare"): Comparison,
     ("GET", "gipfel/vetting"): Vetting,
     ("POST", "gipfel/vetting/protocols"): ProtocolContent,
-    ("GET", "gipfel/launches"): Launches,
+    ("GET", "gipfel/launches"): dict[Literal["launches"], list[Launch]],
     ("POST", "gipfel/launches/log"): LogPage,
     ("GET", "gipfel/batch/form"): BatchForm,
-    ("GET", "gipfel/batch/jobs"): BatchJobs,
+    ("GET", "gipfel/batch/jobs"): dict[Literal["jobs"], list[BatchJob]],
     ("GET", "gipfel/services"): Services,
     ("GET", "gipfel/services/offers"): ServiceOffers,
-    ("POST", "gipfel/services/share"): ServiceSharing,
     ("GET", "gipfel/quota"): Limits,
     ("GET", "gipfel/workloads"): OtherWorkloads,
     ("GET", "gipfel/workloads/log"): WorkloadLog,

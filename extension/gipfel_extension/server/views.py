@@ -160,25 +160,18 @@ class LiveView:
 
     def record_drawn(self, figures: Mapping[str, Mapping[str, Any]], newest: Mapping[str, int]) -> None:
         """Record the content of figures; `newest` is the time of each device's newest sample in them."""
-        for name in ("job", "host"):
-            if name in figures:
-                for trace in figures[name]["data"]:
-                    self._sent[trace["uid"]] = trace["x"][-1] if trace["x"] else 0
+        traces = [trace for name in ("job", "host") if name in figures for trace in figures[name]["data"]]
+        self._sent |= {trace["uid"]: _last_x(trace) for trace in traces}
         if "heat" in figures:
             devices = figures["heat"]["layout"]["meta"]["devices"]
             self._rows = {uuid: row for row, uuid in enumerate(devices)}
-        for uuid in self.view.gpus:
-            if f"gpu/{uuid}" in figures:
-                self._sent[f"gpu/{uuid}"] = newest.get(uuid, 0)
-        for metric in self.view.gauges:
-            if f"gauge/{metric}" in figures:
-                self._record_gauge(figures[f"gauge/{metric}"], newest)
-
-    def _record_gauge(self, figure: Mapping[str, Any], newest: Mapping[str, int]) -> None:
-        for trace in figure["data"]:
+        drawn_gpus = (uuid for uuid in self.view.gpus if f"gpu/{uuid}" in figures)
+        self._sent |= {f"gpu/{uuid}": newest.get(uuid, 0) for uuid in drawn_gpus}
+        gauges = [figures.get(f"gauge/{metric}", {"data": ()}) for metric in self.view.gauges]
+        for trace in (trace for figure in gauges for trace in figure["data"]):
             device, _, metric = trace["uid"].rpartition("/")
             if device == "job":
-                self._sent.setdefault(trace["uid"], trace["x"][-1] if trace["x"] else 0)
+                self._sent.setdefault(trace["uid"], _last_x(trace))
             else:
                 self._gauges.setdefault(device, {})[metric] = newest.get(device, 0)
 
@@ -218,6 +211,10 @@ class LiveView:
                 cells["x"].append(sample.time_ns // 1_000_000)
                 cells["y"].append(round(value * shown.factor, 1))
         return cells if cells["row"] else {}
+
+
+def _last_x(trace: Mapping[str, Any]) -> int:
+    return trace["x"][-1] if trace["x"] else 0
 
 
 def _append(traces: Traces, sample: Sample, lines: Iterable[FigureLine]) -> None:

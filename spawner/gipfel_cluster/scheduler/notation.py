@@ -136,11 +136,18 @@ def slurm_time(text: str) -> str:
     try:
         parse_duration(word)
     except ValueError:
-        return format_duration(_seconds_from_units(word))
+        return format_duration(seconds_from_units(word))
     return word
 
 
-def _seconds_from_units(text: str) -> int:
+def seconds_from_units(text: str) -> int:
+    """Return the seconds of a time with units, such as ``2h`` or ``1 d 12 h``.
+
+    Raises
+    ------
+    ValueError
+        The text has another form, or the time is longer than 99999 days.
+    """
     total, units = 0.0, []
     rest = text.lower()
     while part := _AMOUNT.match(rest):

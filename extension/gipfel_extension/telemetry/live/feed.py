@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 from ..events import read_events
 from ..sample import Device, Sample, SampleTable
@@ -17,7 +17,7 @@ from ..sources import Clock, SystemClock
 from ..store.segments import read_samples
 from . import LiveReader, Tick
 
-__all__ = ["LiveReader", "SaturationFeed", "Status", "Tick"]
+__all__ = ["LiveReader", "SaturationFeed", "SaturationStatus", "Tick"]
 
 State = Literal["live", "starting", "stale", "absent"]
 
@@ -35,7 +35,8 @@ _SKEW_NS = 60 * 10**9
 _MAX_RECENT_SAMPLES, _MAX_RECENT_PER_DEVICE = 1000, 30
 
 
-class Status(TypedDict):
+@dataclass(frozen=True)
+class SaturationStatus:
     """State of a run's recording, for views.
 
     ``interval`` is in seconds; ``last_ns`` is the UTC time of the newest sample. ``dropped`` is the number of
@@ -164,7 +165,7 @@ class SaturationFeed:
         last = table.last_ns
         return table if last is None else table.between(last - int((window_s or self.window_s) * 1e9))
 
-    def state(self) -> Status:
+    def state(self) -> SaturationStatus:
         """Return the state of the recording, with a message for users."""
         starting = self._sockets is not None and any(self._sockets.glob("*.sock"))
         with self._lock:
@@ -282,7 +283,7 @@ def active_recorders(recorders: Sequence[RecorderState]) -> list[RecorderState]:
     return [recorder for recorder in recorders if not recorder.ended] or list(recorders)
 
 
-def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool) -> Status:
+def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool) -> SaturationStatus:
     """Return the state of a run's recording from its recorders.
 
     Parameters
@@ -295,7 +296,7 @@ def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool
     gpus = sum(device.kind == "gpu" for device in devices.values())
     last_ns = max((r.last_ns for r in present if r.last_ns is not None), default=None)
     state, message = _state_text(present, now_ns, last_ns, starting=starting, gpus=gpus)
-    return Status(
+    return SaturationStatus(
         state=state,
         source=", ".join(recorder.source for recorder in present if recorder.source),
         simulated=any(device.simulated for device in devices.values()),
@@ -307,9 +308,9 @@ def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool
     )
 
 
-def absent_status(message: str) -> Status:
+def absent_status(message: str) -> SaturationStatus:
     """Return the status without samples; `message` is the reason."""
-    return {**status_of((), 0, starting=False), "interval": 1.0, "message": message}
+    return replace(status_of((), 0, starting=False), interval=1.0, message=message)
 
 
 def _state_text(
