@@ -158,9 +158,9 @@ def test_from_nothing_to_live_and_no_sample_twice(run):
     # Long enough that the segments are read beside the stream.
     samples = until(feed, lambda: feed.table().rows >= 230)
     state = feed.state()
-    assert (state["state"], state["gpus"], state["simulated"]) == ("live", 4, True)
-    assert state["source"] == "host, synthetic:training"
-    assert state["interval"] == pytest.approx(0.1)
+    assert (state.state, state.gpus, state.simulated) == ("live", 4, True)
+    assert state.source == "host, synthetic:training"
+    assert state.interval == pytest.approx(0.1)
     assert len(samples) == len({(sample.device, sample.time_ns) for sample in samples})
     feed.close()
 
