@@ -26,6 +26,7 @@ _LIMIT_S = 120
 #: On the job's first node: the data of a page there, and work on both nodes that continues on one.
 _WORK = """
 import json, os, subprocess, sys, time
+from dataclasses import asdict
 from pathlib import Path
 from gipfel_extension.server.views import event_texts
 from gipfel_extension.telemetry.events import read_events
@@ -48,7 +49,7 @@ while not (run / "enough").exists():
     ticks = set()
     while time.monotonic() < ends:
         ticks |= {sample.device for sample in feed.poll(0.2)}
-    page = {"state": feed.state(), "events": event_texts(read_events(run / "telemetry")),
+    page = {"state": asdict(feed.state()), "events": event_texts(read_events(run / "telemetry")),
             "heard": sorted(ticks)}
     (run / ".page").write_text(json.dumps(page))
     (run / ".page").replace(run / "page")
