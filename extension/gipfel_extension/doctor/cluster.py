@@ -53,9 +53,11 @@ def slurm(machine: Machine) -> Finding:
         return not_applicable("In a container, jobs are submitted by the job's broker.")
     presence = machine.slurm()
     if not presence.configured:
-        fix = "Copy the site's file to /etc/slurm/slurm.conf, or export SLURM_CONF=FILE"
-        if not presence.commands:
-            fix = "sudo apt install slurm-client  # with the site's /etc/slurm/slurm.conf"
+        fix = (
+            "Copy the site's file to /etc/slurm/slurm.conf, or export SLURM_CONF=FILE"
+            if presence.commands
+            else "sudo apt install slurm-client  # with the site's /etc/slurm/slurm.conf"
+        )
         return refuse(f"{presence.problem} Jobs run on this machine.", fix)
     answer = machine.run(_PARTITIONS)
     if not answer.ok:

@@ -92,9 +92,7 @@ def _check_directory(machine: Machine, path: Path, fix: str) -> Finding:
     except OSError as error:
         return missing(f"{name} can't be written to: {error.strerror}, {location}.", fix)
     text = f"{name}: writable, {_gib(free)} free, {location}."
-    if free < _LOW_BYTES:
-        return warning(text, f"du -xh -d 2 {path} | sort -h")
-    return ok(text)
+    return warning(text, f"du -xh -d 2 {path} | sort -h") if free < _LOW_BYTES else ok(text)
 
 
 def _gib(count: int) -> str:
@@ -138,14 +136,14 @@ def proxy(machine: Machine) -> Finding:
     """Check that the hub's proxy is installed, in this source tree or on PATH."""
     own = _TREE / "spawner/proxy/node_modules/.bin/configurable-http-proxy"
     path = str(own) if own.exists() else machine.which("configurable-http-proxy")
+    install = "npm install -g configurable-http-proxy"
     if path is None:
-        fix = "npm install -g configurable-http-proxy"
-        if (_TREE / "spawner/proxy/package-lock.json").exists():
-            fix = f"npm ci --prefix {_TREE}/spawner/proxy"
+        is_tree = (_TREE / "spawner/proxy/package-lock.json").exists()
+        fix = f"npm ci --prefix {_TREE}/spawner/proxy" if is_tree else install
         return missing("configurable-http-proxy is not installed.", fix)
     answer = machine.run((path, "--version"))
     if not answer.ok:
-        return missing(f"{path} does not start: {answer.error}.", "npm install -g configurable-http-proxy")
+        return missing(f"{path} does not start: {answer.error}.", install)
     return ok(f"configurable-http-proxy {answer.output.strip()}.")
 
 

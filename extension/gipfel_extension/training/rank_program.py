@@ -202,10 +202,8 @@ class Rank:
 
     def command(self) -> list[str]:
         """Return the argv of this rank."""
-        notebook = self.plan.get("notebook")
-        if self.rank == 0 and notebook:
-            return [*notebook, sys.executable]
-        return [sys.executable, files.inside("run.py")]
+        notebook = self.plan.get("notebook") if self.rank == 0 else None
+        return [*notebook, sys.executable] if notebook else [sys.executable, files.inside("run.py")]
 
     def follow(self, child: subprocess.Popen[bytes]) -> int:
         """Wait for the end; send SIGUSR1 when the supervisor requests a checkpoint of every rank."""

@@ -162,9 +162,11 @@ def plan_launch(
         _create_checkpoint_directory(checkpoint)
     engine = _engine(spec, context)
     edf = context.edf(spec.edf, engine or "bubblewrap", directory) if spec.edf else None
-    directories = (folder, start_directory, *([checkpoint] if checkpoint else []))
-    if spec.kind != "module":
-        directories = (*directories, target.parent)
+    directories = (
+        *(folder, start_directory),
+        *([checkpoint] if checkpoint else ()),
+        *([target.parent] if spec.kind != "module" else ()),
+    )
     plan = LaunchPlan(
         spec=spec.model_copy(update={"in_job": in_job}),
         folder=str(folder),

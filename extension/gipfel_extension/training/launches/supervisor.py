@@ -378,10 +378,11 @@ def main(arguments: list[str]) -> int:
 
 def _supervise(folder: Path, *, job_on_stdin: bool) -> int:
     try:
-        if job_on_stdin:
-            setting = StepJob.model_validate_json(sys.stdin.readline())
-        else:
-            setting = step_job_from_environment(os.environ)
+        setting = (
+            StepJob.model_validate_json(sys.stdin.readline())
+            if job_on_stdin
+            else step_job_from_environment(os.environ)
+        )
         return Supervisor(folder, setting, os.environ).run()
     except (GipfelError, OSError, ValueError) as error:
         sys.stderr.write(f"gipfel: {error}\n")

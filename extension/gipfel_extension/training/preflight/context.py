@@ -96,10 +96,9 @@ def run_probe(
         time_limit_s=_LIMIT_S,
     )
     try:
-        setting = None
-        if not in_job:
-            setting = step_job_from_environment(environment).model_copy(update={"engine": plan.engine})
-        with start_step(spec, environment, job=setting, mounts=plan.mounts) as step:
+        engine = {"engine": plan.engine}
+        job = None if in_job else step_job_from_environment(environment).model_copy(update=engine)
+        with start_step(spec, environment, job=job, mounts=plan.mounts) as step:
             status = step.wait(_LIMIT_S + 30)
             problem = step.state.problem
     except GipfelError as error:

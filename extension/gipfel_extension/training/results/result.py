@@ -316,9 +316,7 @@ def other_options(before: Result, now: Result, rules: set[str]) -> tuple[str, ..
 def data_indicator(rule: str, before: Result, now: Result) -> str:
     """Return the change in the samples that follows the advice of a rule; empty without one."""
     own = _OWN.get(rule)
-    if own is None:
-        return _loss_indicator(rule, before, now)
-    return own(before.saved.observed, now.saved.observed)
+    return own(before.saved.observed, now.saved.observed) if own else _loss_indicator(rule, before, now)
 
 
 def _loss_indicator(rule: str, before: Result, now: Result) -> str:
