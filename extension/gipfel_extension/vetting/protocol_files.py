@@ -148,13 +148,10 @@ def find_protocol(name: str, *, directory: Path, environment: Mapping[str, str])
         As `load_protocol`.
     """
     if "/" not in name and "\0" not in name:
-        for folder in (directory, own_protocols(environment)):
-            for suffix in _SUFFIXES:
-                path = folder / f"{name}{suffix}"
-                # A file without a suffix is a protocol only if it is named by its path.
-                if path.is_file() and path.suffix:
-                    return load_protocol(path)
-        return load_protocol(name)
+        folders = (directory, own_protocols(environment))
+        paths = (folder / f"{name}{suffix}" for folder in folders for suffix in _SUFFIXES)
+        # A file without a suffix is a protocol only if it is named by its path.
+        return load_protocol(next((path for path in paths if path.suffix and path.is_file()), name))
     return load_protocol(Path(directory, Path(name).expanduser()) if "\0" not in name else name)
 
 

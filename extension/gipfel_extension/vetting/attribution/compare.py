@@ -33,11 +33,12 @@ def compare_with_allocation(
     for result in results:
         if result.check in entries and result.measurement is not None:
             groups[result.check, str(result.evidence.get("model") or "")].append(result)
-    changed: dict[int, CheckResult] = {}
-    for (name, model), members in groups.items():
-        baseline = (baselines or {}).get((name, model))
-        for member in members:
-            changed[id(member)] = _compared(member, entries[name], members, baseline)
+    stored = baselines or {}
+    changed = {
+        id(member): _compared(member, entries[name], members, stored.get((name, model)))
+        for (name, model), members in groups.items()
+        for member in members
+    }
     return tuple(changed.get(id(result), result) for result in results)
 
 

@@ -41,7 +41,7 @@ def conclude(state: PairState) -> list[CheckResult]:
     evidence = collect_evidence(state)
     groups = slow_switches(state, evidence)
     results = [_node_result(node, state, evidence, _group_of(node, groups)) for node in state.nodes]
-    links = [_link_result(link, state, evidence) for link in sorted(evidence.links)]
+    links = [_link_result(link, state, evidence) for link in sorted(evidence.explained.links)]
     return [*results, *(each for each in links if each is not None)]
 
 
@@ -104,7 +104,7 @@ def _judge(  # noqa: PLR0911 - one return for each kind of verdict
             _MORE_TIME,
         )
     doubtful = any(node in pair for pair in evidence.recheck)
-    if not doubtful and (node in evidence.cleared or any(node in link for link in evidence.links)):
+    if not doubtful and (node in evidence.cleared or any(node in link for link in evidence.explained.links)):
         return _judge_cleared(node, state, evidence)
     return _judge_unclear(node, state, evidence)
 

@@ -76,11 +76,6 @@ class Evidence:
         return self.explained.convicted
 
     @property
-    def links(self) -> frozenset[tuple[str, str]]:
-        """Return the pairs that are at fault."""
-        return self.explained.links
-
-    @property
     def unexplained(self) -> bool:
         """Return whether so many readings are slow without an explanation that no node can be cleared."""
         return self.explained.slow_share > _MAX_UNEXPLAINED

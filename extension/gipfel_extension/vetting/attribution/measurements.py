@@ -277,23 +277,28 @@ def busy_rounds(readings: Iterable[Reading], *, surveys: bool) -> frozenset[int]
     rounds: dict[int, list[Reading]] = defaultdict(list)
     for each in readings:
         rounds[each.measurement.round].append(each)
-    busy, surveyed = set(), set()
-    for number, members in rounds.items():
-        slow = sum(each.slow for each in members)
-        survey = members[0].measurement.role in {"survey", "ring"}
-        if survey and not surveys:
-            continue
-        if survey:
-            surveyed.add(number)
-            share = next((share for pairs, share in _BUSY if len(members) >= pairs), 1.0)
-        else:
-            # A slow control pair of cleared nodes shows that the fabric is busy.
-            controls = [each for each in members if each.measurement.role == "control"]
-            share = 0.5 if controls and all(each.slow for each in controls) else 1.0
-        if slow > share * len(members):
-            busy.add(number)
+    surveyed = {number for number, members in rounds.items() if _is_survey(members)}
+    busy = {
+        number
+        for number, members in rounds.items()
+        if (surveys or number not in surveyed)
+        and sum(each.slow for each in members) > _busy_share(members) * len(members)
+    }
     # If most rounds are busy, the cause is not temporary: then the slow pairs count.
     return frozenset(busy - surveyed if 2 * len(busy & surveyed) > len(surveyed) else busy)
+
+
+def _is_survey(members: Sequence[Reading]) -> bool:
+    return members[0].measurement.role in {"survey", "ring"}
+
+
+def _busy_share(members: Sequence[Reading]) -> float:
+    """Return the share of slow pairs above which the fabric was busy in a round."""
+    if _is_survey(members):
+        return next((share for pairs, share in _BUSY if len(members) >= pairs), 1.0)
+    # A slow control pair of cleared nodes shows that the fabric is busy.
+    controls = [each for each in members if each.measurement.role == "control"]
+    return 0.5 if controls and all(each.slow for each in controls) else 1.0
 
 
 @dataclass(frozen=True)

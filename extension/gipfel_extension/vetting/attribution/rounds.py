@@ -187,7 +187,7 @@ def _undecided(state: PairState, evidence: Evidence) -> list[str]:
     suspected = [node for node in evidence.explained.suspected if node not in evidence.convicted]
     # One partner may be missing: the node paused in a round, or the partner is convicted now.
     least = min(2, len(state.nodes) - 1 - len(evidence.convicted))
-    in_links = {node for pair in (*evidence.links, *evidence.recheck) for node in pair}
+    in_links = {node for pair in (*evidence.explained.links, *evidence.recheck) for node in pair}
     judged = {*suspected, *evidence.convicted}
     clear = evidence.cleared | in_links
     return suspected + [

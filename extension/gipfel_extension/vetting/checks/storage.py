@@ -101,27 +101,17 @@ class RandomContent:
             os.posix_fadvise(descriptor, 0, self._size, os.POSIX_FADV_DONTNEED)
         start, is_equal = time.monotonic(), True
         buffer = bytearray(len(self._random))
-        for position in range(0, self._size, BLOCK_BYTES):
-            length = min(BLOCK_BYTES, self._size - position)
-            if not _read_block(descriptor, memoryview(buffer)[:length], position):
-                return 1.0, False
-            block = self._block(position // BLOCK_BYTES)
-            is_equal = is_equal and (
-                buffer == block if length == len(block) else buffer[:length] == block[:length]
-            )
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            for position in range(0, self._size, BLOCK_BYTES):
+                length = min(BLOCK_BYTES, self._size - position)
+                if file.readinto(memoryview(buffer)[:length]) < length:
+                    return 1.0, False
+                block = self._block(position // BLOCK_BYTES)
+                is_equal = is_equal and (
+                    buffer == block if length == len(block) else buffer[:length] == block[:length]
+                )
         return self._size / max(time.monotonic() - start, 1e-9), is_equal
-
-
-def _read_block(descriptor: int, buffer: memoryview, position: int) -> bool:
-    """Fill the buffer from a file; return False if the file ends before."""
-    count = 0
-    while count < len(buffer):
-        # os.preadv may read less than requested.
-        received = os.preadv(descriptor, [buffer[count:]], position + count)
-        if not received:
-            return False
-        count += received
-    return True
 
 
 def resolve_path(path: str, context: CheckContext) -> Path:

@@ -132,12 +132,10 @@ def _verdict_before_history(result: CheckResult) -> Verdict:
 
 def _codes(xids: object) -> tuple[int, ...]:
     """Return the XID numbers in a list, or in the keys of a mapping; other values are ignored."""
-    found = set()
-    for each in xids if isinstance(xids, list | tuple | dict) else ():
-        text = str(each.get("xid", "")) if isinstance(each, dict) else str(each)
-        if text.isascii() and text.isdecimal() and int(text) <= 9999:
-            found.add(int(text))
-    return tuple(sorted(found)[:_MAX_CODES])
+    listed = xids if isinstance(xids, list | tuple | dict) else ()
+    texts = [str(each.get("xid", "") if isinstance(each, dict) else each) for each in listed]
+    numbers = {int(text) for text in texts if text.isascii() and text.isdecimal()}
+    return tuple(sorted(number for number in numbers if number <= 9999)[:_MAX_CODES])
 
 
 @contextmanager

@@ -36,6 +36,7 @@ _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=")
 _GPUS = re.compile(r"gpu(?::[A-Za-z0-9_.-]+)?:(\d+)")
 _EMPTY_VALUES = {"", "(null)", "N/A", "UNLIMITED", "Partition_Limit"}
 _EXCLUDED_NS = 24 * 3600 * 10**9
+_NO_OWN_FAULT = " No node has a fault of its own, so another job would have the same problem."
 
 
 class Action(StrEnum):
@@ -75,25 +76,20 @@ def decide(report: VettingReport, action: Action, min_nodes: int | None) -> Deci
         return Decision(status=0, outcome=f"All {total} nodes passed." if total > 1 else "The node passed.")
     verb = "is" if required == 1 else "are"
     too_few = f"{good} of {total} nodes are vetted, {required} {verb} required."
-    if action in {Action.REPORT, Action.ABORT}:
-        suffix = " The run was aborted." if action is Action.ABORT else ""
-        return Decision(status=1, outcome=f"{too_few}{suffix}")
-    enough = good >= max(1, required)
-    if enough:
+    if action in {Action.EXCLUDE, Action.SHRINK} and good >= max(1, required):
         options = shlex.join((f"--nodes={good}", f"--nodelist={fold_hostlist(report.good_nodes)}"))
         return Decision(
             status=0,
             outcome=f"{good} of {total} nodes remain. Start the next step with: srun {options}",
         )
-    if action is Action.SHRINK:
-        hint = "" if min_nodes is not None else " Set --min-nodes if fewer are enough."
-        return Decision(status=1, outcome=f"{too_few}{hint}")
-    hint = (
-        ""
-        if report.exclude
-        else " No node has a fault of its own, so another job would have the same problem."
-    )
-    return Decision(status=1, outcome=f"{too_few}{hint}", resubmit=bool(report.exclude))
+    hints = {
+        Action.REPORT: "",
+        Action.ABORT: " The run was aborted.",
+        Action.EXCLUDE: "" if report.exclude else _NO_OWN_FAULT,
+        Action.SHRINK: " Set --min-nodes if fewer are enough." if min_nodes is None else "",
+    }
+    again = action is Action.EXCLUDE and bool(report.exclude)
+    return Decision(status=1, outcome=f"{too_few}{hints[action]}", resubmit=again)
 
 
 def resubmit(

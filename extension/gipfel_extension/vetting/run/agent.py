@@ -286,14 +286,12 @@ def _print_error(line: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the agent; the arguments are the process ID of a local coordinator and the node's name, or none."""
-    document = os.environ.get(RENDEZVOUS_VARIABLE, "")
     try:
-        rendezvous = Rendezvous.model_validate_json(document)
+        rendezvous = Rendezvous.model_validate_json(os.environ.get(RENDEZVOUS_VARIABLE, ""))
+        node = arguments[1] if arguments else node_name(os.environ)
     except ValueError:
         _print_error(f"{RENDEZVOUS_VARIABLE} is not set. Run `gipfel vet`, which starts its agents.")
         return 2
-    try:
-        node = arguments[1] if arguments else node_name(os.environ)
     except GipfelError as error:
         _print_error(str(error))
         return 2

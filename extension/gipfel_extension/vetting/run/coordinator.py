@@ -210,17 +210,16 @@ class Coordinator:
     def _add_missing(self, reason: str) -> None:
         """Add a result "not run" for every check that has none."""
         judged = {(each.node, each.check) for each in self.builder.results}
-        for entry in self.builder.protocol.runnable:
-            if ("", entry.name) in judged:
-                continue
-            for node in self.builder.nodes:
-                if (node, entry.name) not in judged:
-                    cause = (
-                        "The node's agent was lost."
-                        if (node, AGENT) in judged
-                        else reason or "The check gave no verdict."
-                    )
-                    self.builder.add([entry.not_run(node, cause, evidence={"consequence": True})])
+        missing = [
+            (entry, node)
+            for entry in self.builder.protocol.runnable
+            for node in self.builder.nodes
+            if judged.isdisjoint({("", entry.name), (node, entry.name)})
+        ]
+        for entry, node in missing:
+            lost = "The node's agent was lost." if (node, AGENT) in judged else ""
+            cause = lost or reason or "The check gave no verdict."
+            self.builder.add([entry.not_run(node, cause, evidence={"consequence": True})])
 
 
 def _skipped_result(entry: ProtocolCheck, node: str, when: str) -> CheckResult:

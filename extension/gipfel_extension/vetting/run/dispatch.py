@@ -260,17 +260,6 @@ class Dispatcher:
         if reason:
             raise RunEnded(reason)
 
-    def wait(self, pending_tasks: Sequence[PendingTask]) -> None:
-        """Handle messages until all of these tasks are done.
-
-        Raises
-        ------
-        RunEnded
-            As for `process_messages`.
-        """
-        while not all(each.done for each in pending_tasks):
-            self.process_messages()
-
     def give_up(self, pending: PendingTask) -> None:
         """Stop a task and don't wait for it."""
         self.pool.send(pending.node, Stop(task=pending.number))

@@ -7,7 +7,6 @@ into the run's time limit.
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -76,16 +75,20 @@ def fastest_network(outcomes: Sequence[GroupOutcome], gpus: int) -> Network:
     gpus
         Number of ranks on a node; each uses at most one adapter.
     """
-    found = []
-    for each in outcomes:
-        document: Any = each.answer.evidence.get("network")
-        try:
-            network = Network.model_validate(document or {})
-        except ValidationError:
-            continue
-        found.append(network.model_copy(update={"adapters": min(network.adapters, max(1, gpus))}))
     # Among equal networks, prefer one that uses sockets, so that the use of sockets is reported.
-    return max(found, key=lambda each: (each.rate * each.adapters, each.by_sockets), default=Network())
+    return max(
+        (_network(each.answer, gpus) for each in outcomes),
+        key=lambda each: (each.rate * each.adapters, each.by_sockets),
+        default=Network(),
+    )
+
+
+def _network(answer: ProbeAnswer, gpus: int) -> Network:
+    try:
+        network = Network.model_validate(answer.evidence.get("network") or {})
+    except ValidationError:
+        return Network()
+    return network.model_copy(update={"adapters": min(network.adapters, max(1, gpus))})
 
 
 def settings_with_floor(

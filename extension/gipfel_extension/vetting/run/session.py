@@ -228,7 +228,7 @@ def _run(
 ) -> str:
     listener = CoordinatorSocket(local_only=location.nodes == (location.node,), node=location.node)
     pool = AgentPool(listener, location.nodes)
-    try:
+    with contextlib.closing(listener):
         agents = start_agents(location, listener.rendezvous, builder.folder, environment)
         try:
             coordinator = Coordinator(
@@ -250,8 +250,6 @@ def _run(
             # Other tasks exit with 0, so that the first task determines the status of the step.
             pool.end_run(0)
             agents.end()
-    finally:
-        listener.close()
 
 
 def _without_skipped(report: VettingReport) -> VettingReport:
