@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gipfel_cluster.process.tree import end_child
 from gipfel_cluster.regular_files import last_line, open_log
 
 
@@ -82,6 +81,8 @@ class RecorderProcess:
 
     def stop(self, limit_s: float) -> bool:
         """End it, so that it flushes and closes its segment; kill it after `limit_s` and return False."""
+        from gipfel_cluster.process.tree import end_child  # noqa: PLC0415 - pydantic
+
         return end_child(self._process, limit_s)
 
     def last_log_line(self) -> str:
