@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import websocket
 from edf_files import write_edf
 from hub_process import HubProcess
+from hub_services import BLUEPRINT, IDLER, PROGRAM, RELAY, Board, Relay
 from hub_user import HubUser
 from images import Images
 from kept_runtime import service_environments
@@ -24,129 +24,6 @@ from unix_users import UnixUser
 from gipfel_extension.services.hub_services import HubServices
 
 pytestmark = pytest.mark.cluster
-
-#: A program that knows TCP only, and shows what it got.
-_PROGRAM = """
-import os, sys
-from aiohttp import web
-
-async def page(request):
-    private = {"authorization", "cookie"} & {name.lower() for name in request.headers}
-    tokens = [name for name in os.environ if "TOKEN" in name]
-    return web.json_response({"path": request.path, "private": sorted(private), "tokens": tokens})
-
-async def echo(request):
-    socket = web.WebSocketResponse()
-    await socket.prepare(request)
-    async for message in socket:
-        await socket.send_str("heard " + message.data)
-    return socket
-
-async def events(request):
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    await response.write(b"data: first\\n\\n")
-    await request.content.read()
-    await __import__("asyncio").sleep(30)
-    return response
-
-app = web.Application()
-app.add_routes([web.get("/ws", echo), web.get("/events", events), web.get("/{any:.*}", page)])
-web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
-"""
-_BLUEPRINT = """
-name: board
-title: Board
-parameters:
-  program: {{default: "{program}", help: Its program.}}
-parts:
-  board:
-    listen: port
-    command: ["${{python}}", -I, "${{parameters.program}}", "${{port}}"]
-keep_up: true
-resources: {{gpus: 4, cpus: 1, memory: 200M, time: "00:20:00"}}
-"""
-_IDLER = """
-name: idler
-title: Idler
-parameters: {directory: {help: A directory.}}
-idle_s: 5
-parts:
-  files:
-    command:
-      ["${python}", -I, -m, gipfel_extension.services.programs, files, "${socket}", "${parameters.directory}"]
-resources: {gpus: 0, cpus: 1, memory: 100M, time: "00:20:00"}
-"""
-_RELAY = """
-name: relay
-title: Relay
-parameters: {program: {help: Its program.}}
-parts:
-  relay:
-    listen: port
-    command: ["${python}", -I, "${parameters.program}", "${port}"]
-    secrets: [word]
-keep_up: true
-handover: overlap
-resources: {gpus: 0, cpus: 1, memory: 200M, time: "00:02:00"}
-"""
-
-
-@dataclass
-class Board:
-    """A running service, its owner and another user."""
-
-    owner: HubUser
-    other: HubUser
-    unix: UnixUser
-    stranger: UnixUser
-    cluster: OneMachine
-
-    @property
-    def folder(self) -> Path:
-        return self.unix.home / ".gipfel/services/board"
-
-    @property
-    def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
-        return state
-
-    def answers(self) -> bool:
-        """Whether the service answers its owner at its URL."""
-        return self.owner.request("board/").status_code == 200
-
-    @property
-    def direct(self) -> str:
-        """The front door's address on its node."""
-        state = self.state
-        return f"http://{self.cluster.addresses[state['nodes'][0]]}:{state['port']}{state['prefix']}"
-
-    def gipfel(self, *words: str, limit_s: float = 90) -> str:
-        """Run the command in a kernel of the owner's notebook server, and return its output."""
-        code = (
-            "import subprocess, sys\n"
-            f"done = subprocess.run([sys.executable, '-m', 'gipfel_extension.cli', *{list(words)!r}],"
-            " capture_output=True, text=True)\n"
-            "print(done.stdout if done.returncode == 0 else (done.returncode, done.stdout, done.stderr))"
-        )
-        with self.owner.kernel() as kernel:
-            return kernel.run(code, limit_s).text.strip()
-
-    def hub_server(self, name: str = "board") -> dict[str, Any]:
-        model = self.owner._client.get(f"/hub/api/users/{self.owner.name}").json()
-        server: dict[str, Any] = (model.get("servers") or {}).get(name) or {}
-        return server
-
-    def on_node(self, *argv: str) -> str:
-        """Run a command as the other user on the service's node, and return its output."""
-        enter = ["nsenter", f"--target={self.cluster.pid(self.state['nodes'][0])}", "--net"]
-        done = subprocess.run(
-            [*enter, "runuser", "-u", self.stranger.name, "--", *argv],
-            capture_output=True,
-            timeout=30,
-            text=True,
-        )
-        return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +45,8 @@ def board(
 ) -> Iterator[Board]:
     """A service that its owner started by command in a container of a notebook server on the other node."""
     unix, stranger = plain_users
-    program = unix.write("board.py", _PROGRAM)
-    unix.write(".gipfel/blueprints/board.yaml", _BLUEPRINT.format(program=program))
+    program = unix.write("board.py", PROGRAM)
+    unix.write(".gipfel/blueprints/board.yaml", BLUEPRINT.format(program=program))
     mounts = (f"{unix.home}:{unix.home}", f"{packages}:{packages}")
     write_edf(unix, "board", image=images.debian, mounts=mounts)
     owner, other = hub.user(unix.name), hub.user(stranger.name)
@@ -186,24 +63,6 @@ def board(
             owner.stop_server()
 
 
-@dataclass
-class Relay:
-    """A service whose next job takes over before the time limit, and a visitor who keeps asking for it."""
-
-    board: Board
-    folder: Path
-    statuses: list[int]
-
-    @property
-    def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
-        return state
-
-    def ask(self, ending: threading.Event) -> None:
-        while not ending.wait(0.5):
-            self.statuses.append(self.board.owner.request("relay/").status_code)
-
-
 @pytest.fixture(scope="module")
 def relay(board: Board, hub: HubProcess) -> Iterator[Relay]:
     """Started early, because its time limit is two minutes; the hub is restarted while it runs.
@@ -211,7 +70,7 @@ def relay(board: Board, hub: HubProcess) -> Iterator[Relay]:
     Meanwhile the job of the other service is killed.
     """
     unix, owner = board.unix, board.owner
-    unix.write(".gipfel/blueprints/relay.yaml", _RELAY)
+    unix.write(".gipfel/blueprints/relay.yaml", RELAY)
     unix.write(".gipfel/secrets/word", "open sesame").chmod(0o600)
     options = {"service": "relay", "parameters": {"program": str(unix.home / "board.py")}, "edf": "board"}
     api = f"/hub/api/users/{owner.name}/servers/relay"
@@ -403,7 +262,7 @@ def _is_refused(user: HubUser, path: str, owner: str) -> bool:
 
 
 def test_a_service_ends_when_it_is_idle_and_wakes_with_its_options(board: Board) -> None:
-    board.unix.write(".gipfel/blueprints/idler.yaml", _IDLER)
+    board.unix.write(".gipfel/blueprints/idler.yaml", IDLER)
     api = f"/hub/api/users/{board.owner.name}/servers/idler"
     options = {"service": "idler", "parameters": {"directory": str(board.folder)}, "edf": "board"}
     assert board.owner._client.post(api, json=options).status_code in {201, 202}

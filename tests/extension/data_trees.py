@@ -1,7 +1,10 @@
-"""A small directory with everything that is hard to pack, and hostile images made from small ones."""
+"""A small directory with everything that is hard to pack, and a file to be staged."""
 
 import os
 from pathlib import Path
+
+from gipfel_extension.data.stage.model import StageItem, StageSpec, list_items
+from gipfel_extension.data.stage.wire import CHUNK_BYTES
 
 ODD = b"caf\xe9 \\n\n*?[\"'$"
 
@@ -50,3 +53,10 @@ def contents(root: Path) -> dict[bytes, object]:
             mode = 0 if os.path.islink(path) else state.st_mode & 0o777
             found[os.path.relpath(path, top)] = (value, mode)
     return found
+
+
+def stage_item(folder: Path, chunks: float = 7.3) -> StageItem:
+    """Return a file of random bytes as staging lists it."""
+    path = folder / "source.bin"
+    path.write_bytes(os.urandom(int(chunks * CHUNK_BYTES)))
+    return list_items(StageSpec(data=(str(path),)))[0]

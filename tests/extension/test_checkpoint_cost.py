@@ -16,7 +16,7 @@ from test_checkpoints_list import write_checkpoint
 from gipfel_extension.cli import main
 from gipfel_extension.diagnosis.checkpoint_cost import Write, checkpoint_cost
 from gipfel_extension.diagnosis.steps import StepTable
-from gipfel_extension.job.checkpoints import checkpoint_figure, read_checkpoints, storage_quota
+from gipfel_extension.job.checkpoints import checkpoint_figure, read_checkpoints
 from gipfel_extension.saturation.advice.checkpoint import daly
 from gipfel_extension.saturation.settings import Settings
 from gipfel_extension.server.job_tabs import DarkQuery, checkpoints_document
@@ -379,25 +379,3 @@ def test_a_recorded_runs_checkpoints_cost_what_the_ranks_timers_say(tmp_path: Pa
         ]
         # A blocking checkpoint takes as long as several steps.
         assert min(inside) < (0.4 if dip.step in blocking else 1) * usual["y"][0]
-
-
-@pytest.mark.parametrize(
-    ("command", "text", "problem"),
-    [
-        (r"printf '17\t\033[31mTiB'", "17       [31mTiB", ""),
-        ("false", "", "it printed nothing, and its exit status is 1"),
-        ("no-such-program", "", "No such file"),
-        ("echo 'x", "", "No closing quotation"),
-    ],
-)
-def test_the_sites_quota_command_may_fail_and_print_anything(command: str, text: str, problem: str) -> None:
-    shown, failed = storage_quota({"GIPFEL_STORAGE_QUOTA": command})
-    assert shown == text
-    assert problem in failed
-
-
-def test_endless_output_of_the_sites_quota_command_is_cut() -> None:
-    shown, failed = storage_quota({"GIPFEL_STORAGE_QUOTA": "yes"})
-    assert shown.startswith("y\ny\n")
-    assert len(shown) <= 20_001
-    assert not failed

@@ -20,6 +20,7 @@ from gipfel_extension.data.checkpoints import (
     newest,
     read_manifest,
 )
+from gipfel_extension.job.checkpoints import storage_quota
 
 
 def write_checkpoint(directory: Path, number: int, **more: object) -> Path:
@@ -324,3 +325,25 @@ def test_safetensors_whose_places_lie_are_refused(tmp_path: Path, offsets: list[
     (found,) = find_checkpoints(tmp_path)
     assert problem in found.problem
     assert not found.can_resume
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "problem"),
+    [
+        (r"printf '17\t\033[31mTiB'", "17       [31mTiB", ""),
+        ("false", "", "it printed nothing, and its exit status is 1"),
+        ("no-such-program", "", "No such file"),
+        ("echo 'x", "", "No closing quotation"),
+    ],
+)
+def test_the_sites_quota_command_may_fail_and_print_anything(command: str, text: str, problem: str) -> None:
+    shown, failed = storage_quota({"GIPFEL_STORAGE_QUOTA": command})
+    assert shown == text
+    assert problem in failed
+
+
+def test_endless_output_of_the_sites_quota_command_is_cut() -> None:
+    shown, failed = storage_quota({"GIPFEL_STORAGE_QUOTA": "yes"})
+    assert shown.startswith("y\ny\n")
+    assert len(shown) <= 20_001
+    assert not failed

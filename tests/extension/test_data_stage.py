@@ -1,9 +1,7 @@
-"""Staging: exchange of chunks among nodes, authentication, copies on a node, and the commands."""
+"""Staging: copies on a node, containers and jobs that use them, objects of S3, and the commands."""
 
-import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from data_trees import stage_item
 from s3_stand_in import KEY as S3_KEY
 from s3_stand_in import SECRET, S3StandIn, s3_stand_in
 
@@ -27,11 +26,8 @@ from gipfel_extension.cli.runs import size_text
 from gipfel_extension.data.manifest import summary_path
 from gipfel_extension.data.s3 import S3Error, S3Service
 from gipfel_extension.data.stage.agent import NodeStore
-from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
-from gipfel_extension.data.stage.model import NodeCopy, StageItem, StageSpec, TransferState, list_items
-from gipfel_extension.data.stage.wire import CHUNK_BYTES, Channel, WireError
-
-KEY = b"k" * 32
+from gipfel_extension.data.stage.model import NodeCopy, StageSpec, TransferState, list_items
+from gipfel_extension.data.stage.wire import CHUNK_BYTES
 
 
 def test_the_progress_table_has_the_total_and_the_slowest_node_first() -> None:
@@ -54,153 +50,13 @@ def test_the_progress_table_has_the_total_and_the_slowest_node_first() -> None:
     assert first.endswith("nid2 is silent.")
 
 
-def _source(folder: Path, chunks: float = 7.3) -> StageItem:
-    path = folder / "source.bin"
-    path.write_bytes(os.urandom(int(chunks * CHUNK_BYTES)))
-    return list_items(StageSpec(data=(str(path),)))[0]
-
-
 def _staged_on_disk(environment: Mapping[str, str]) -> Iterator[tuple[str, StagedPath]]:
     """Yield what is staged on this node's disk: its memory is shared with the tests that run beside these."""
     return staged_paths({"nvme": node_stores(environment)["nvme"]})
 
 
-class _Node:
-    """A node of an exchange in this process."""
-
-    def __init__(self, folder: Path, item: StageItem, rank: int, *, complete: bool = False) -> None:
-        self.path = folder / f"copy-{rank}"
-        self.path.write_bytes(Path(item.path).read_bytes() if complete else b"")
-        self.file = self.path.open("r+b", buffering=0)
-        self.copy = FileCopy(item, self.file, complete=complete)
-        self.doubts: list[tuple[int, str]] = []
-        self.exchange = Exchange(
-            [self.copy], KEY, rank=rank, patience_s=1.0, notify=lambda *each: self.doubts.append(each)
-        )
-
-    def peer(self) -> Peer:
-        return Peer(("127.0.0.1", self.exchange.port), frozenset({0} if self.copy.complete else ()))
-
-    def close(self) -> None:
-        self.exchange.close()
-        self.file.close()
-
-
-def _fill(nodes: list[_Node], peers: dict[int, Peer]) -> None:
-    with ThreadPoolExecutor(len(nodes)) as pool:
-        for each in [pool.submit(node.exchange.fill, peers) for node in nodes]:
-            each.result(30)
-
-
-def test_nodes_read_the_data_once_together_and_all_get_it(tmp_path: Path) -> None:
-    item = _source(tmp_path)
-    nodes = [_Node(tmp_path, item, rank) for rank in range(3)]
-    _fill(nodes, {rank: each.peer() for rank, each in enumerate(nodes)})
-    assert {each.path.read_bytes() for each in nodes} == {Path(item.path).read_bytes()}
-    assert sum(each.exchange.read for each in nodes) == item.size
-    assert all(0 < each.exchange.read < item.size / 2 for each in nodes)
-    assert len({each.copy.root for each in nodes}) == 1
-    for each in nodes:
-        each.close()
-
-
-def test_a_node_that_has_the_data_gives_it_and_nothing_is_read(tmp_path: Path) -> None:
-    item = _source(tmp_path)
-    nodes = [_Node(tmp_path, item, 0, complete=True), _Node(tmp_path, item, 1), _Node(tmp_path, item, 2)]
-    _fill(nodes, {rank: each.peer() for rank, each in enumerate(nodes)})
-    assert nodes[2].path.read_bytes() == Path(item.path).read_bytes()
-    assert [each.exchange.read for each in nodes] == [0, 0, 0]
-    for each in nodes:
-        each.close()
-
-
-def test_a_lost_node_is_named_and_the_others_read_its_share(tmp_path: Path) -> None:
-    item = _source(tmp_path)
-    nodes = [_Node(tmp_path, item, rank) for rank in range(3)]
-    peers = {rank: each.peer() for rank, each in enumerate(nodes)}
-    nodes[2].close()
-    peers[2] = Peer(("127.0.0.1", 1), frozenset())
-    _fill(nodes[:2], peers)
-    assert {each.path.read_bytes() for each in nodes[:2]} == {Path(item.path).read_bytes()}
-    assert {rank for each in nodes[:2] for rank, _ in each.doubts} == {2}
-    assert "is lost" in nodes[0].doubts[0][1]
-    for each in nodes[:2]:
-        each.close()
-
-
-def test_a_node_that_delivers_nothing_is_left_out_after_a_while(tmp_path: Path) -> None:
-    item = _source(tmp_path, 2)
-    nodes = [_Node(tmp_path, item, rank) for rank in range(2)]
-    # The second one answers, but never reads.
-    nodes[0].exchange.fill({rank: each.peer() for rank, each in enumerate(nodes)})
-    assert nodes[0].path.read_bytes() == Path(item.path).read_bytes()
-    assert nodes[0].doubts == [(1, "does not have its chunks yet")]
-    for each in nodes:
-        each.close()
-
-
-def test_data_that_differs_from_its_summary_is_refused(tmp_path: Path) -> None:
-    item = _source(tmp_path, 2)
-    wrong = item.model_copy(update={"chunks": ("0" * 64, "1" * 64)})
-    node = _Node(tmp_path, wrong, 0)
-    with pytest.raises(ExchangeError, match="damaged: chunk"):
-        node.exchange.fill({0: node.peer()})
-    node.close()
-
-
-def _pair(first: bytes, second: bytes) -> tuple[Channel, Channel]:
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(Channel, one, first, accepted=True, timeout_s=5.0)
-        connected = Channel(other, second, accepted=False, timeout_s=5.0)
-        return accepted.result(5), connected
-
-
-def test_who_does_not_know_the_key_gets_nothing() -> None:
-    one, other = socket.socketpair()
-    refused: list[BaseException] = []
-
-    def accept() -> None:
-        try:
-            Channel(one, KEY, accepted=True, timeout_s=5.0)
-        except OSError as error:
-            refused.append(error)
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    with pytest.raises(WireError):
-        Channel(other, b"x" * 32, accepted=False, timeout_s=5.0)
-    thread.join()
-    assert isinstance(refused[0], WireError)
-
-
-def test_changed_repeated_and_long_messages_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(b"1234")
-    for change in ("object", "data", "repeat", "length"):
-        server, client = _pair(KEY, KEY)
-        middle, end = socket.socketpair()
-        real, client.socket = client.socket, middle
-        with (tmp_path / "data").open("rb") as file:
-            client.send({"sha256": hashlib.sha256(b"1234").hexdigest()}, file, 0, 4)
-        sent = bytearray(end.recv(1 << 16))
-        if change == "object":
-            sent[12] ^= 1
-        elif change == "data":
-            sent[-1] ^= 1
-        elif change == "length":
-            sent[4:8] = (CHUNK_BYTES + 1).to_bytes(4, "big")
-        else:
-            real.sendall(sent)
-            assert bytes(server.receive()[1]) == b"1234"
-        real.sendall(sent)
-        with pytest.raises(WireError):
-            server.receive()
-        for each in (real, middle, end, server.socket):
-            each.close()
-
-
 def test_copies_are_kept_while_a_process_needs_them_and_shared(tmp_path: Path) -> None:
-    item = _source(tmp_path, 1.5)
+    item = stage_item(tmp_path, 1.5)
     environment = {"GIPFEL_STORAGE_FAST": str(tmp_path)}
     spec = StageSpec(data=(item.path,), to="nvme")
     first = NodeStore(spec, [item], environment)
@@ -242,13 +98,13 @@ def test_what_a_killed_process_left_is_removed_and_a_shared_directory_is_refused
     store.chmod(0o777)
     sweep(store)
     assert (store / "used").exists()
-    item = _source(tmp_path, 0.1)
+    item = stage_item(tmp_path, 0.1)
     with pytest.raises(PermissionError, match="this user alone"):
         NodeStore(StageSpec(data=(item.path,), to="nvme"), [item], environment)
 
 
 def test_limits_are_kept_and_named(tmp_path: Path) -> None:
-    item = _source(tmp_path, 1.5)
+    item = stage_item(tmp_path, 1.5)
     spec = StageSpec(data=(item.path,), max_memory=1 << 20, max_disk=2 << 20)
     with pytest.raises(GipfelError, match=r"6\.0 MiB are needed; memory has 1\.0 MiB"):
         NodeStore(spec, [item], {"GIPFEL_STORAGE_FAST": str(tmp_path)})
@@ -277,7 +133,7 @@ def test_memory_is_what_the_control_groups_of_a_job_allow(tmp_path: Path) -> Non
 
 
 def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
-    item = _source(tmp_path, 0.1)
+    item = stage_item(tmp_path, 0.1)
     environment = {"GIPFEL_STORAGE_FAST": str(tmp_path)}
     store = NodeStore(StageSpec(data=(item.path,), to="nvme"), [item], environment)
     (copy,) = store.open()
@@ -324,7 +180,7 @@ def test_an_edf_and_a_job_request_data_together() -> None:
 
 
 def test_a_job_stages_before_its_container_starts(tmp_path: Path) -> None:
-    item = _source(tmp_path, 0.3)
+    item = stage_item(tmp_path, 0.3)
     environment = {**os.environ, "GIPFEL_STORAGE_FAST": str(tmp_path)}
     run = tmp_path / "run"
     run.mkdir()
@@ -362,7 +218,7 @@ def test_what_can_not_be_staged_is_one_line(tmp_path: Path) -> None:
 
 
 def test_staging_on_this_machine_is_a_workload_that_is_stopped(tmp_path: Path) -> None:
-    item = _source(tmp_path, 1.2)
+    item = stage_item(tmp_path, 1.2)
     done = _gipfel(tmp_path, "stage", item.path, "--to", "nvme", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

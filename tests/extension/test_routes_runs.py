@@ -6,11 +6,14 @@ import os
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from mlflow_stand_in import MlflowStandIn
 
+from gipfel_extension.cli.report import job_link, report_link, server_url
 from gipfel_extension.server.run_tracking import RunTrackings
+from gipfel_extension.server.runs import RunReports
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +163,48 @@ def test_who_opens_the_link_to_a_report_without_a_login_is_asked_for_one(server,
         assert "/login?next=" in answer.url
         assert own in answer.url
         assert b"Plain utilization" not in answer.read()
+
+
+def test_reports_that_wait_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[bytes | BaseException]:
+        released = asyncio.Event()
+
+        async def make(arguments: tuple[str, ...], *_: object) -> None:
+            await released.wait()
+            Path(arguments[-1]).write_bytes(b"page")
+
+        monkeypatch.setattr("gipfel_extension.server.runs.run_gipfel", make)
+        reports = RunReports()
+        requests = [asyncio.ensure_future(reports.page(tmp_path)) for _ in range(6)]
+        await asyncio.sleep(0)
+        released.set()
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        assert await reports.page(tmp_path) == b"page"
+        return answers
+
+    answers = asyncio.run(run())
+    assert answers[:4] == [b"page"] * 4
+    assert ["Too many reports" in str(each) for each in answers[4:]] == [True, True]
+
+
+def test_a_link_names_the_server_and_no_token() -> None:
+    hub = {
+        "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/",
+        "JUPYTERHUB_PUBLIC_URL": "https://hub.example/user/ada/",
+    }
+    assert (
+        report_link(server_url(hub, []), "alps-1") == "https://hub.example/user/ada/gipfel/runs/alps-1/report"
+    )
+    link = job_link(server_url(hub, []), "alps-1")
+    place = parse_qs(urlsplit(link).query)["gipfel-job"][0]
+    assert (link.partition("?")[0], parse_qs(place)) == (
+        "https://hub.example/user/ada/lab",
+        {"tab": ["overview"], "run": ["alps-1"]},
+    )
+    plain = {"JUPYTERHUB_SERVICE_PREFIX": "/user/ada/", "JUPYTERHUB_PUBLIC_URL": ""}
+    assert server_url(plain, []) == "/user/ada/"
+    seen = {**plain, "GIPFEL_BROWSER_ORIGIN": "https://hub.example"}
+    assert server_url(seen, []) == "https://hub.example/user/ada/"
+    servers = [{"url": "http://127.0.0.1:1/", "token": "t"}, {"url": "http://127.0.0.1:2/", "token": "t"}]
+    assert server_url({}, servers) == "http://127.0.0.1:2/"
+    assert server_url({}, [{"url": "file:///x"}]) == ""

@@ -6,12 +6,18 @@ import pickle
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.workloads.run_folders import (
+    find_folder,
+    summary_of,
+)
 from gipfel_extension.telemetry.files import open_log, open_regular, read_json, read_regular, read_tail
 from gipfel_extension.telemetry.user_metrics import MetricsReader
 from gipfel_extension.training.flight_recorder import read_dump, report_of
@@ -284,3 +290,37 @@ def test_numbers_of_a_dump_that_are_none_are_missing_and_values_that_are_shared_
     dump = read_dump((tmp_path / "rank_1").read_bytes(), 1)
     (log,) = dump.logs.values()
     assert (dump.entries, [each.frame for each in log.calls.values()]) == (3, [])
+
+
+def test_a_run_folder_without_access_hides_no_other() -> None:
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for each in ("alps-1", "alps-2"):
+            (root / each / "telemetry").mkdir(parents=True, mode=0o755)
+        (root / "alps-2").chmod(0)
+        if is_root:
+            os.seteuid(65534)
+        try:
+            assert find_folder("alps-1", root) == root / "alps-1"
+            # By the name that its user gave it: every folder is examined.
+            for missing in ("alps-2", "named"):
+                with pytest.raises(GipfelError, match="There is no run"):
+                    find_folder(missing, root)
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (root / "alps-2").chmod(0o700)
+
+
+def test_facts_of_damaged_files_are_unknown() -> None:
+    odd: Any = {
+        "started": 3,
+        "ended": "2026-01-01T00:00:00",
+        "git": {"commit": "; rm -rf", "changed_files": "x"},
+    }
+    score: Any = {"score": True, "losses": {"input": "much", "idle": 10**400}, "energy": [1]}
+    assert summary_of(odd, score) == summary_of({}, {})
+    naive = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:00"}
+    assert summary_of(naive, {}).duration_s is None

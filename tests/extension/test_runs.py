@@ -1,16 +1,13 @@
 """Runs have notes, a table that is sorted and filtered, and are compared; git differences of real commits."""
 
-import asyncio
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -22,19 +19,15 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.run_folders import (
     NOTES_FILE,
     change_notes,
-    find_folder,
     find_run,
     read_notes,
-    summary_of,
 )
 from gipfel_extension.cli.main import gipfel
-from gipfel_extension.cli.report import job_link, report_link, server_url
 from gipfel_extension.server.earlier_runs import earlier_runs
 from gipfel_extension.server.job import JobQuery
 from gipfel_extension.server.job_verdicts import JobVerdicts
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
 from gipfel_extension.server.run_table import Condition, _key, run_table
-from gipfel_extension.server.runs import RunReports
 
 _LOSSES = dict.fromkeys(
     ("idle", "input", "launch", "occupancy", "imbalance", "communication", "checkpoint", "capped"), 0.0
@@ -82,17 +75,8 @@ def make(root: Path, number: int, *, score: float | None = None, **record: Any) 
 
 def test_a_run_gets_a_name_tags_a_note_and_a_pin(run: Callable[..., Result], runs: Path) -> None:
     folder = make(runs, 1)
-    words = (
-        "--name",
-        "baseline",
-        "--tag",
-        "sweep",
-        "--tag",
-        "lr:3",
-        "--note",
-        "first\nsecond\x1b[31m",
-        "--pin",
-    )
+    named = ("--name", "baseline", "--tag", "sweep", "--tag", "lr:3", "--pin")
+    words = (*named, "--note", "first\nsecond\x1b[31m")
     assert run("run", "note", "alps-1", *words).return_value == 0
     assert run("runs", "note", "baseline", "--untag", "sweep").return_value == 0
     notes = read_notes(folder)
@@ -207,40 +191,6 @@ def test_all_but_the_newest_runs_are_pruned(run: Callable[..., Result], runs: Pa
     assert sorted(each.name for each in runs.iterdir()) == ["alps-1", "alps-2", "alps-4", "alps-5"]
 
 
-def test_a_run_folder_without_access_hides_no_other() -> None:
-    is_root = os.geteuid() == 0
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        root.chmod(0o755)
-        for each in ("alps-1", "alps-2"):
-            (root / each / "telemetry").mkdir(parents=True, mode=0o755)
-        (root / "alps-2").chmod(0)
-        if is_root:
-            os.seteuid(65534)
-        try:
-            assert find_folder("alps-1", root) == root / "alps-1"
-            # By the name that its user gave it: every folder is examined.
-            for missing in ("alps-2", "named"):
-                with pytest.raises(GipfelError, match="There is no run"):
-                    find_folder(missing, root)
-        finally:
-            if is_root:
-                os.seteuid(0)
-            (root / "alps-2").chmod(0o700)
-
-
-def test_facts_of_damaged_files_are_unknown() -> None:
-    odd: Any = {
-        "started": 3,
-        "ended": "2026-01-01T00:00:00",
-        "git": {"commit": "; rm -rf", "changed_files": "x"},
-    }
-    score: Any = {"score": True, "losses": {"input": "much", "idle": 10**400}, "energy": [1]}
-    assert summary_of(odd, score) == summary_of({}, {})
-    naive = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:00"}
-    assert summary_of(naive, {}).duration_s is None
-
-
 def test_a_repository_that_hangs_delays_a_start_once(tmp_path: Path) -> None:
     # The sleep is a child of what is killed, and holds its pipe.
     program = tmp_path / "git"
@@ -254,28 +204,6 @@ def test_a_repository_that_hangs_delays_a_start_once(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 20
     assert found is not None
     assert (found.commit, found.branch, found.changed_files) == (commit, "", None)
-
-
-def test_reports_that_wait_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> list[bytes | BaseException]:
-        released = asyncio.Event()
-
-        async def make(_self: RunReports, _run: Path, output: Path, _base: str) -> None:
-            await released.wait()
-            output.write_bytes(b"page")
-
-        monkeypatch.setattr(RunReports, "_make", make)
-        reports = RunReports()
-        requests = [asyncio.ensure_future(reports.page(tmp_path)) for _ in range(6)]
-        await asyncio.sleep(0)
-        released.set()
-        answers = await asyncio.gather(*requests, return_exceptions=True)
-        assert await reports.page(tmp_path) == b"page"
-        return answers
-
-    answers = asyncio.run(run())
-    assert answers[:4] == [b"page"] * 4
-    assert ["Too many reports" in str(each) for each in answers[4:]] == [True, True]
 
 
 def test_a_parameter_that_is_not_a_number_does_not_disturb_the_order() -> None:
@@ -448,26 +376,3 @@ def test_a_configuration_is_compared_to_a_bounded_depth() -> None:
     assert configuration_difference([{"a": None, "b": [1]}, {"b": [1]}]) == ()
     (row,) = configuration_difference([{"a": "x" * 1000}, {}])
     assert row.values == ("x" * 500, None)
-
-
-def test_a_link_names_the_server_and_no_token() -> None:
-    hub = {
-        "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/",
-        "JUPYTERHUB_PUBLIC_URL": "https://hub.example/user/ada/",
-    }
-    assert (
-        report_link(server_url(hub, []), "alps-1") == "https://hub.example/user/ada/gipfel/runs/alps-1/report"
-    )
-    link = job_link(server_url(hub, []), "alps-1")
-    place = parse_qs(urlsplit(link).query)["gipfel-job"][0]
-    assert (link.partition("?")[0], parse_qs(place)) == (
-        "https://hub.example/user/ada/lab",
-        {"tab": ["overview"], "run": ["alps-1"]},
-    )
-    plain = {"JUPYTERHUB_SERVICE_PREFIX": "/user/ada/", "JUPYTERHUB_PUBLIC_URL": ""}
-    assert server_url(plain, []) == "/user/ada/"
-    seen = {**plain, "GIPFEL_BROWSER_ORIGIN": "https://hub.example"}
-    assert server_url(seen, []) == "https://hub.example/user/ada/"
-    servers = [{"url": "http://127.0.0.1:1/", "token": "t"}, {"url": "http://127.0.0.1:2/", "token": "t"}]
-    assert server_url({}, servers) == "http://127.0.0.1:2/"
-    assert server_url({}, [{"url": "file:///x"}]) == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf
-from gipfel_cluster.engines.devices import Hardware, default_device, named_device
+from gipfel_cluster.engines.devices import Hardware, default_device, host_driver, named_device
 from gipfel_cluster.model import GipfelError
 
 GOOD = """
@@ -91,3 +91,24 @@ def test_specifications_without_permission_are_ignored():
             finally:
                 os._exit(2)
         assert os.waitpid(process, 0)[1] == 0
+
+
+def test_the_driver_is_what_the_loader_knows_with_all_its_names(tmp_path):
+    for name in ("libcuda.so.570.1", "libnvidia-ml.so.570.1", "libz.so.1"):
+        (tmp_path / name).touch()
+    for name in ("libcuda", "libnvidia-ml"):
+        (tmp_path / f"{name}.so.1").symlink_to(f"{name}.so.570.1")
+        (tmp_path / f"{name}.so").symlink_to(f"{name}.so.1")
+    lines = [
+        f"\t{each}.so.1 (libc6,x86-64) => {tmp_path}/{each}.so.1"
+        for each in ("libcuda", "libnvidia-ml", "libz")
+    ]
+    lines.append(f"\tlibcuda.so.1 (libc6) => {tmp_path}/of-32-bits.so.1")
+    which = {"nvidia-smi": str(tmp_path / "libz.so.1")}.get
+    found = host_driver("\n".join(lines), machine="x86_64", which=which)
+    assert [(Path(each.source).name, each.destination, each.links) for each in found] == [
+        ("libcuda.so.570.1", "", ("libcuda.so", "libcuda.so.1")),
+        ("libnvidia-ml.so.570.1", "", ("libnvidia-ml.so", "libnvidia-ml.so.1")),
+        ("libz.so.1", "/usr/bin/nvidia-smi", ()),
+    ]
+    assert host_driver("\n".join(lines[1:]), machine="x86_64", which=which) == ()

@@ -5,6 +5,7 @@ import pytest
 
 import gipfel_cluster
 from gipfel_cluster.edf import Edf, Mount
+from gipfel_cluster.edf.mounts import read_reference
 from gipfel_cluster.engines import ContainerRequest, engine_for, engine_names
 from gipfel_cluster.engines.choice import available_engine_names
 from gipfel_cluster.hooks import engine_invocation
@@ -177,3 +178,25 @@ def test_the_host_says_what_it_can_not_keep_from_being_changed():
         "entrypoint = true has no effect",
         "writable = false has no effect",
     ]
+
+
+@pytest.mark.parametrize(
+    ("image", "oci", "enroot"),
+    [
+        ("ubuntu", "docker.io/library/ubuntu", "ubuntu"),
+        ("ubuntu:24.04", "docker.io/library/ubuntu:24.04", "ubuntu:24.04"),
+        ("a/b", "docker.io/a/b", "a/b"),
+        ("nvcr.io#nvidia/cuda:13", "nvcr.io/nvidia/cuda:13", "nvcr.io#nvidia/cuda:13"),
+        ("nvcr.io/nvidia/cuda:13", "nvcr.io/nvidia/cuda:13", "nvcr.io#nvidia/cuda:13"),
+        ("me@host:5000#a/b:1", "host:5000/a/b:1", "me@host:5000#a/b:1"),
+        ("localhost/a", "localhost/a", "localhost#a"),
+        ("docker://a/b:1", "docker.io/a/b:1", "a/b:1"),
+        (
+            f"ghcr.io/a/b@sha256:{'0' * 64}",
+            f"ghcr.io/a/b@sha256:{'0' * 64}",
+            f"ghcr.io#a/b@sha256:{'0' * 64}",
+        ),
+    ],
+)
+def test_the_name_of_an_image_is_written_as_each_engine_wants_it(image, oci, enroot):
+    assert (read_reference(image).oci, read_reference(image).enroot) == (oci, enroot)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf, Mount
-from gipfel_cluster.edf.mounts import read_reference
 from gipfel_cluster.engines import ContainerRequest, Invocation, engine_for
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
-from gipfel_cluster.engines.devices import Hardware, host_driver
+from gipfel_cluster.engines.devices import Hardware
 from gipfel_cluster.engines.podman import Podman
 from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
@@ -238,28 +237,6 @@ def test_a_device_that_is_not_here_is_one_line(tmp_path, device):
     assert error.value.fix
 
 
-@pytest.mark.parametrize(
-    ("image", "oci", "enroot"),
-    [
-        ("ubuntu", "docker.io/library/ubuntu", "ubuntu"),
-        ("ubuntu:24.04", "docker.io/library/ubuntu:24.04", "ubuntu:24.04"),
-        ("a/b", "docker.io/a/b", "a/b"),
-        ("nvcr.io#nvidia/cuda:13", "nvcr.io/nvidia/cuda:13", "nvcr.io#nvidia/cuda:13"),
-        ("nvcr.io/nvidia/cuda:13", "nvcr.io/nvidia/cuda:13", "nvcr.io#nvidia/cuda:13"),
-        ("me@host:5000#a/b:1", "host:5000/a/b:1", "me@host:5000#a/b:1"),
-        ("localhost/a", "localhost/a", "localhost#a"),
-        ("docker://a/b:1", "docker.io/a/b:1", "a/b:1"),
-        (
-            f"ghcr.io/a/b@sha256:{'0' * 64}",
-            f"ghcr.io/a/b@sha256:{'0' * 64}",
-            f"ghcr.io#a/b@sha256:{'0' * 64}",
-        ),
-    ],
-)
-def test_the_name_of_an_image_is_written_as_each_engine_wants_it(image, oci, enroot):
-    assert (read_reference(image).oci, read_reference(image).enroot) == (oci, enroot)
-
-
 def test_an_argv_of_podman_is_one_that_podman_reads(tmp_path):
     if Podman().unavailable_reason():
         pytest.skip(str(Podman().unavailable_reason()))
@@ -298,27 +275,6 @@ def test_an_unpacked_layout_tells_its_entry_point(tmp_path):
         given = request(tmp_path, image=str(image), entrypoint=wanted)
         plan = json.loads(rendered("bubblewrap", given).environment["GIPFEL_CONTAINER"])
         assert (plan["entrypoint"], plan["entrypoint_argv"]) == (wanted, words)
-
-
-def test_the_driver_is_what_the_loader_knows_with_all_its_names(tmp_path):
-    for name in ("libcuda.so.570.1", "libnvidia-ml.so.570.1", "libz.so.1"):
-        (tmp_path / name).touch()
-    for name in ("libcuda", "libnvidia-ml"):
-        (tmp_path / f"{name}.so.1").symlink_to(f"{name}.so.570.1")
-        (tmp_path / f"{name}.so").symlink_to(f"{name}.so.1")
-    lines = [
-        f"\t{each}.so.1 (libc6,x86-64) => {tmp_path}/{each}.so.1"
-        for each in ("libcuda", "libnvidia-ml", "libz")
-    ]
-    lines.append(f"\tlibcuda.so.1 (libc6) => {tmp_path}/of-32-bits.so.1")
-    which = {"nvidia-smi": str(tmp_path / "libz.so.1")}.get
-    found = host_driver("\n".join(lines), machine="x86_64", which=which)
-    assert [(Path(each.source).name, each.destination, each.links) for each in found] == [
-        ("libcuda.so.570.1", "", ("libcuda.so", "libcuda.so.1")),
-        ("libnvidia-ml.so.570.1", "", ("libnvidia-ml.so", "libnvidia-ml.so.1")),
-        ("libz.so.1", "/usr/bin/nvidia-smi", ()),
-    ]
-    assert host_driver("\n".join(lines[1:]), machine="x86_64", which=which) == ()
 
 
 def test_pyxis_sets_what_srun_reads_itself_in_the_container_alone(tmp_path):

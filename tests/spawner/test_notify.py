@@ -2,7 +2,6 @@
 
 import email
 import email.policy
-import json
 import os
 import socket
 import subprocess
@@ -22,8 +21,6 @@ from gipfel_cluster.notify.journal import (
     Reporter,
     SendState,
     admit,
-    append_event,
-    hold_lock,
     read_events,
     read_state,
     state_directory,
@@ -355,57 +352,3 @@ def test_a_damaged_state_is_begun_again(
     assert [each.title for each in read_events(environment)] == ["x"]
     deliver(Event.of("failed", "x"), environment)
     assert read_state(environment).outcomes["slack"].problem == ""
-
-
-# ----- the journal and the reporter
-
-
-def test_the_journal_stays_small_and_has_each_end_once(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gipfel_cluster.notify.journal._MAX_BYTES", 10_000)
-    monkeypatch.setattr("gipfel_cluster.notify.journal._KEPT_BYTES", 4_000)
-    for number in range(40):
-        assert append_event(Event.of("failed", f"{number}", "r" * 600, run=f"r-{number}"), environment)
-    assert not append_event(Event.of("ended", "again", run="r-39"), environment)
-    assert (state_directory(environment) / "journal.jsonl").stat().st_size < 12_000
-    found = read_events(environment)
-    assert found[-1].title == "39"
-    assert len(read_events(environment, since_ns=found[-2].time_ns)) == 1
-
-
-def test_a_reporter_sends_in_a_process_of_its_own(
-    webhook: Webhook, environment: dict[str, str], tmp_path: Path
-) -> None:
-    write_settings(tmp_path, f'[slack]\nurl = "{webhook.url}/x"\n')
-    reporter = Reporter({**environment, "JUPYTERHUB_API_TOKEN": SECRET})
-    began = time.monotonic()
-    reporter.report(Event.of("failed", "x", run="r-1"))
-    assert time.monotonic() - began < 2
-    [pid] = reporter.pids()
-    assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
-    reporter.finish(30)
-    assert [json.dumps(each[2])[:15] for each in webhook.received] == ['{"text": "x fai']
-    assert reporter.pids() == frozenset()
-
-
-def test_a_reporter_gives_a_hanging_service_up(environment: dict[str, str], tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        write_settings(tmp_path, f'[slack]\nurl = "http://127.0.0.1:{silent.getsockname()[1]}/x"\n')
-        reporter = Reporter(environment)
-        reporter.report(Event.of("failed", "x"))
-        began = time.monotonic()
-        reporter.finish(0.2)
-        assert time.monotonic() - began < 2
-
-
-def test_a_held_lock_sends_nothing_and_raises_in_no_job(
-    webhook: Webhook, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gipfel_cluster.notify.journal._LOCK_S", 0.1)
-    write_settings(tmp_path, f'[slack]\nurl = "{webhook.url}/x"\n')
-    with hold_lock(state_directory(environment)):
-        with pytest.raises(OSError, match="held by another process"):
-            deliver(Event.of("failed", "x"), environment)
-        Reporter(environment).report(Event.of("failed", "x"))
-    assert webhook.received == []
