@@ -57,8 +57,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def words(runs: Path) -> Callable[..., list[str]]:
-    def argv(*command: str, source: str = "synthetic:training") -> list[str]:
-        options = ["--runs", str(runs), "--interval", "0.1", "--source", source]
+    def argv(*command: str, source: str = "synthetic:training", to: Path = runs) -> list[str]:
+        options = ["--runs", str(to), "--interval", "0.1", "--source", source]
         return [sys.executable, "-m", "gipfel_extension.cli", "record", *options, "--", *command]
 
     return argv
@@ -126,17 +126,9 @@ def test_the_exit_status_is_the_commands(words, environment, runs, script, statu
     assert json.loads((folder(runs) / "score.json").read_text())["simulated"] is True
 
 
-def test_it_is_live_for_a_notebook_and_takes_metrics_from_a_file(started, runs, tmp_path):
-    argv = [sys.executable, "-m", "gipfel_extension.cli", "record", "--runs", str(runs), "--interval", "0.1"]
-    argv += [
-        "--source",
-        "host",
-        "--metric",
-        "NVDEC0_ACTIVE",
-        "--metrics",
-        str(tmp_path / "train.jsonl"),
-        "--",
-    ]
+def test_it_is_live_for_a_notebook_and_takes_metrics_from_a_file(words, started, runs, tmp_path):
+    argv = words(source="host")[:-1]
+    argv += ["--metric", "NVDEC0_ACTIVE", "--metrics", str(tmp_path / "train.jsonl"), "--"]
     code = (
         "import os, sys, time\n"
         "with open(sys.argv[1], 'a') as file: file.write('{\"step\": 1, \"loss\": 0.5}\\n')\n"
@@ -313,11 +305,8 @@ def test_without_a_place_for_the_record_the_command_runs(words, environment, run
     runs.write_text("a file where the folder should be")
     done = subprocess.run(
         words("sh", "-c", "echo done; exit 4"),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-    )
+        env=environment, capture_output=True, text=True, timeout=_LIMIT_S,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (4, "done\n")
     assert done.stderr.startswith("gipfel: Nothing is recorded: ")
 
@@ -332,19 +321,9 @@ def test_a_source_that_is_none_is_one_line_and_the_command_runs(words, environme
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts a small file system")
-def test_a_full_disk_never_touches_the_command(environment, tmp_path):
+def test_a_full_disk_never_touches_the_command(words, environment, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
-    argv = [
-        sys.executable,
-        "-m",
-        "gipfel_extension.cli",
-        "record",
-        "--runs",
-        str(small / "runs"),
-        "--interval",
-    ]
-    argv += ["0.1", "--source", "synthetic:training", "--"]
     code = "import os, sys, time\nfrom gipfel_widgets import log\n"
     code += f"held = open({str(small / 'fill')!r}, 'wb', buffering=0)\n"
     code += "try:\n    while True: held.write(bytes(4096))\nexcept OSError: pass\n"
@@ -352,7 +331,8 @@ def test_a_full_disk_never_touches_the_command(environment, tmp_path):
     code += "time.sleep(2.5); print('worked'); sys.exit(6)"
     script = f'mount -t tmpfs -o size=256k none {small} && "$@"; s=$?; cat {small}/runs/*/rec*.json; exit $s'
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, "sh", *argv, sys.executable, "-c", code],
+        ["unshare", "--mount", "sh", "-c", script, "sh",
+         *words(sys.executable, "-c", code, to=small / "runs")],
         env=environment, capture_output=True, text=True, timeout=_LIMIT_S,
     )  # fmt: skip
     if "Operation not permitted" in done.stderr:
@@ -368,12 +348,8 @@ def test_a_full_disk_never_touches_the_command(environment, tmp_path):
 
 
 def test_in_a_slurm_step_the_first_of_a_node_records_for_all(words, environment, runs):
-    step = {
-        "SLURM_JOB_ID": "48812",
-        "SLURM_STEP_ID": "3",
-        "SLURM_STEP_NUM_TASKS": "4",
-        "SLURM_CLUSTER_NAME": "alps",
-    }
+    step = {"SLURM_JOB_ID": "48812", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "4"}
+    step["SLURM_CLUSTER_NAME"] = "alps"
     code = "import os; from gipfel_widgets import log; log(step=1); print(os.environ['GIPFEL_RUN'])"
     tasks = [
         subprocess.Popen(
@@ -401,12 +377,8 @@ def test_in_a_slurm_step_the_first_of_a_node_records_for_all(words, environment,
 
 
 def test_ranks_with_gpus_of_their_own_record_them(words, environment, runs):
-    step = {
-        "SLURM_JOB_ID": "1",
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_GPUS_PER_TASK": "1",
-    }
+    step = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    step["SLURM_GPUS_PER_TASK"] = "1"
     own = {**environment, **step, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURMD_NODENAME": "nid0"}
     subprocess.run(words("true"), env=own, timeout=_LIMIT_S, check=True)
     (segment,) = read_samples(folder(runs) / "telemetry").segments

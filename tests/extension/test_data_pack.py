@@ -34,6 +34,10 @@ def packed(source: Path, target: Path, **more: object) -> Path:
     return target
 
 
+def unpack(image: Path, target: Path) -> None:
+    subprocess.run(["unsquashfs", "-q", "-n", "-d", target, image], check=True, stdout=-3)
+
+
 def refused(source: Path, target: Path, **more: object) -> str:
     with pytest.raises(GipfelError) as found:
         packed(source, target, **more)
@@ -48,7 +52,7 @@ def refused(source: Path, target: Path, **more: object) -> str:
 def test_every_file_is_read_back_equal(tmp_path: Path, access: str, compression: str) -> None:
     tree = make_tree(tmp_path / "tree")
     image = packed(tree, tmp_path / "a.sqsh", access=access, compression=compression)
-    subprocess.run(["unsquashfs", "-q", "-n", "-d", tmp_path / "out", image], check=True, stdout=-3)
+    unpack(image, tmp_path / "out")
     found = contents(tmp_path / "out")
     assert found.pop(MANIFEST_NAME)
     assert found == contents(tree)
@@ -57,9 +61,8 @@ def test_every_file_is_read_back_equal(tmp_path: Path, access: str, compression:
     assert os.getxattr(tmp_path / "out/run", "user.label") == b"a\0\xff=b\n"
     assert (tmp_path / "out/sparse").stat().st_blocks * 512 < 2 << 20
     checked = verify(image)
-    assert (checked.valid, checked.problems) == (True, ())
     # Without names of links: 7 regular files.
-    assert checked.files == 7
+    assert (checked.valid, checked.problems, checked.files) == (True, (), 7)
 
 
 @pytest.mark.parametrize(("access", "block_size"), [("random", 128 << 10), ("sequential", 1 << 20)])
@@ -81,14 +84,10 @@ def test_the_same_data_gives_the_same_bytes(tmp_path: Path) -> None:
     for first, second in (("run", "deep/run again"), (os.fsdecode(ODD), "odd-link")):
         (tmp_path / "copy" / second).unlink()
         (tmp_path / "copy" / second).hardlink_to(tmp_path / "copy" / first)
-    images = [
-        packed(tree, tmp_path / "a.sqsh"),
-        packed(tmp_path / "copy", tmp_path / "b.sqsh", readers=1),
-        tmp_path / "c.sqsh",
-    ]
+    images = [packed(tree, tmp_path / "a.sqsh"), packed(tmp_path / "copy", tmp_path / "b.sqsh", readers=1)]
     # An unpacked image has the manifest of the image, which is not data.
-    subprocess.run(["unsquashfs", "-q", "-n", "-d", tmp_path / "out", images[0]], check=True, stdout=-3)
-    packed(tmp_path / "out", images[2])
+    unpack(images[0], tmp_path / "out")
+    images.append(packed(tmp_path / "out", tmp_path / "c.sqsh"))
     assert len({image.read_bytes() for image in images}) == 1
     (tmp_path / "copy/run").chmod(0o700)
     assert packed(tmp_path / "copy", tmp_path / "d.sqsh").read_bytes() != images[0].read_bytes()
@@ -98,9 +97,7 @@ def test_the_time_of_all_files_is_source_date_epoch(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree")
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
     pack(PackRequest(tree, tmp_path / "a.sqsh", environment=environment))
-    subprocess.run(
-        ["unsquashfs", "-q", "-n", "-d", tmp_path / "out", tmp_path / "a.sqsh"], check=True, stdout=-3
-    )
+    unpack(tmp_path / "a.sqsh", tmp_path / "out")
     assert (tmp_path / "out/nothing").stat().st_mtime == 1_700_000_000
     with pytest.raises(GipfelError, match="SOURCE_DATE_EPOCH='yesterday' is not a valid time"):
         pack(PackRequest(tree, tmp_path / "b.sqsh", environment={"SOURCE_DATE_EPOCH": "yesterday"}))
@@ -144,9 +141,8 @@ def test_unreadable_files_are_named() -> None:
         (tree / "secret").touch(mode=0o600)
         (tree / "closed").mkdir()
         (tree / "closed").chmod(0o700)
-        done = subprocess.run(
-            [sys.executable, "-c", program, tree], capture_output=True, text=True, check=True
-        )
+        command = [sys.executable, "-c", program, tree]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "closed can't be read (Permission denied), secret can't be read (no permission)" in done.stdout
 
 
@@ -189,8 +185,7 @@ def test_targets_are_not_overwritten_or_inside_the_source(tmp_path: Path) -> Non
 
 
 def test_a_second_packing_of_one_target_is_refused(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree")
-    work = tmp_path / ".a.sqsh.packing"
+    tree, work = make_tree(tmp_path / "tree"), tmp_path / ".a.sqsh.packing"
     work.mkdir()
     (work / "a.sqsh").write_bytes(b"left behind by a killed one")
     descriptor = os.open(work, os.O_RDONLY)
@@ -202,14 +197,19 @@ def test_a_second_packing_of_one_target_is_refused(tmp_path: Path) -> None:
     assert not work.exists()
 
 
-def start_packing(tmp_path: Path) -> "subprocess.Popen[str]":
-    """Pack a file that takes longer than any test, and return when the image grows."""
+def endless_packing(tmp_path: Path) -> list[str]:
+    """Return a command that packs a file for longer than any test takes."""
     tree = tmp_path / "tree"
     tree.mkdir()
     with (tree / "large").open("wb") as file:
         file.truncate(1 << 40)
-    command = [sys.executable, "-m", "gipfel_extension.cli", "data", "pack", tree, tmp_path / "a.sqsh"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    words = ("gipfel_extension.cli", "data", "pack", str(tree), str(tmp_path / "a.sqsh"))
+    return [sys.executable, "-m", *words]
+
+
+def start_packing(tmp_path: Path) -> "subprocess.Popen[str]":
+    """Return a packing when its image grows."""
+    process = subprocess.Popen(endless_packing(tmp_path), stderr=subprocess.PIPE, text=True)
     while not list((tmp_path / ".a.sqsh.packing").glob("*.sqsh")):
         assert process.poll() is None
         time.sleep(0.05)
@@ -230,19 +230,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_bar_and_estimate_and_its_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    with (tree / "large").open("wb") as file:
-        file.truncate(1 << 40)
-    command = [
-        sys.executable,
-        "-m",
-        "gipfel_extension.cli",
-        "data",
-        "pack",
-        str(tree),
-        str(tmp_path / "a.sqsh"),
-    ]
+    command = endless_packing(tmp_path)
     process, terminal = pty.fork()
     if not process:
         os.execve(command[0], command, {**os.environ, "COLUMNS": "120", "LINES": "24"})
@@ -338,8 +326,7 @@ def test_a_replacement_that_fails_leaves_the_old_image_and_its_summary(
 
 
 def test_a_work_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree")
-    work = tmp_path / ".a.sqsh.packing"
+    tree, work = make_tree(tmp_path / "tree"), tmp_path / ".a.sqsh.packing"
     work.mkdir()
     (work / "theirs").touch()
     work.chmod(0o777)
@@ -353,9 +340,8 @@ def test_a_failure_of_mksquashfs_is_one_line(tmp_path: Path, monkeypatch: pytest
     tree = make_tree(tmp_path / "tree")
     program = tmp_path / "bin/mksquashfs"
     program.parent.mkdir()
-    real = shutil.which("mksquashfs")
     program.write_text(
-        f'#!/bin/sh\ncase $1 in -version|-help) exec {real} "$@";; esac\n'
+        f'#!/bin/sh\ncase $1 in -version|-help) exec {shutil.which("mksquashfs")} "$@";; esac\n'
         "head -c 100000 >/dev/null; echo 'FATAL ERROR: Failed to write to output: No space left on device' "
         ">&2\nexit 1\n"
     )

@@ -1,10 +1,8 @@
 """Runs as runs of MLflow and as RO-Crates."""
 
-import http.server
 import json
 import os
 import shutil
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -329,33 +327,12 @@ def test_a_crate_describes_the_run_and_its_launch(run, environment, tmp_path):
                     assert each["@id"] in graph
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    """Passes requests to the stand-in of the server."""
-
-    def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        request = httpx.Request("POST", f"http://x{self.path}", headers=dict(self.headers), content=content)
-        if self.path.startswith(("/api/2.0/mlflow/", "/api/2.0/mlflow-artifacts/")):
-            answer = self.server.stand_in.answer(request)  # type: ignore[attr-defined]
-            self.send_response(answer.status_code)
-            self.send_header("Content-Length", str(len(answer.content)))
-            self.end_headers()
-            self.wfile.write(answer.content)
-
-    do_GET = do_PUT = do_POST  # noqa: N815 - names of the base class
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def served() -> Iterator[tuple[MlflowStandIn, str]]:
     """The stand-in with a token on a port, and its address."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.stand_in = MlflowStandIn(token="t" * 20)  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.stand_in, f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
-        server.shutdown()
+    server = MlflowStandIn(token="t" * 20)
+    with server.listening() as address:
+        yield server, address
 
 
 _TRAINING = """

@@ -17,12 +17,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import Description
 from gipfel_cluster.workloads.submission import ContainerContext
-from gipfel_extension.training.batch import (
-    NotebookJob,
-    NotebookOptions,
-    plan_notebook_job,
-    scheduler_of,
-)
+from gipfel_extension.training.batch import NotebookJob, NotebookOptions, plan_notebook_job, scheduler_of
 from gipfel_extension.training.batch.dry_run import dry_run_document, dry_run_lines
 from gipfel_extension.training.papermill.__main__ import task_of
 from gipfel_extension.training.papermill.notebook_file import read_notebook
@@ -30,17 +25,18 @@ from gipfel_extension.training.papermill.parameters import known_parameters
 from gipfel_extension.training.papermill.values import from_yaml
 
 HOSTILE = [
-    "a b",
-    'it\'s "quoted"',
-    "$(touch /tmp/gipfel-pwned) `id` ; rm -rf /",
-    "two\nlines\ttab",
-    "-p",
-    "--engine",
-    "{python}",
-    "{text} %j \\",
-    "Zürich ✓ \U0001f3d4",
-    "",
-]
+    "a b", 'it\'s "quoted"', "$(touch /tmp/gipfel-pwned) `id` ; rm -rf /", "two\nlines\ttab", "-p",
+    "--engine", "{python}", "{text} %j \\", "Zürich ✓ \U0001f3d4", "",
+]  # fmt: skip
+
+
+NO_NOTEBOOKS = (
+    *("", "no json", "[]", '{"nbformat": 4}', '{"nbformat": 99, "metadata": {}, "cells": []}'),
+    '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "x"}]}',
+    '{"nbformat": 4, "nbformat_minor": {}, "metadata": {}, "cells": []}',
+    '{"nbformat": true, "metadata": {}, "cells": [{"cell_type": {}}]}',
+    '{"nbformat": 4, "metadata": {"x": ' + "[" * 900 + "]" * 900 + '}, "cells": []}',
+)
 
 
 @pytest.fixture
@@ -120,19 +116,9 @@ def test_the_job_says_where_everything_is(home: Path) -> None:
 
 def test_neither_tokens_nor_another_jobs_variables_reach_the_job(home: Path) -> None:
     write_notebook(home / "in.ipynb")
-    job = _plan(
-        home,
-        JUPYTERHUB_API_TOKEN="secret",
-        JPY_API_TOKEN="secret",
-        GIPFEL_RUN="/run",
-        GIPFEL_ENGINE="host",
-        SLURM_JOB_ID="7",
-        SBATCH_PARTITION="x",
-        CUDA_VISIBLE_DEVICES="0",
-        SCRATCH="/scratch",
-        GIPFEL_RUNS="/runs",
-        BROKEN="\udcff",
-    )
+    others = {"GIPFEL_RUN": "/run", "GIPFEL_ENGINE": "host", "SLURM_JOB_ID": "7", "SBATCH_PARTITION": "x"}
+    others |= {"JUPYTERHUB_API_TOKEN": "secret", "JPY_API_TOKEN": "secret", "CUDA_VISIBLE_DEVICES": "0"}
+    job = _plan(home, SCRATCH="/scratch", GIPFEL_RUNS="/runs", BROKEN="\udcff", **others)
     names = set(job.request.environment)
     assert names == {"HOME", "PATH", "SCRATCH", "GIPFEL_RUNS", JOB_VARIABLE}
     assert job.spec.engine == "bubblewrap"
@@ -170,21 +156,7 @@ def test_a_runtime_runs_jobs_of_a_cluster_and_is_found_in_the_home_folder(home: 
     ("content", "words"),
     [
         (None, "does not exist"),
-        ("", "is not a notebook"),
-        ("no json", "is not a notebook"),
-        ("[]", "is not a notebook"),
-        ('{"nbformat": 4}', "is not a notebook"),
-        (
-            '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "x"}]}',
-            "is not a notebook",
-        ),
-        ('{"nbformat": 99, "metadata": {}, "cells": []}', "is not a notebook"),
-        ('{"nbformat": 4, "nbformat_minor": {}, "metadata": {}, "cells": []}', "is not a notebook"),
-        ('{"nbformat": true, "metadata": {}, "cells": [{"cell_type": {}}]}', "is not a notebook"),
-        (
-            '{"nbformat": 4, "metadata": {"x": ' + "[" * 900 + "]" * 900 + '}, "cells": []}',
-            "is not a notebook",
-        ),
+        *((each, "is not a notebook") for each in NO_NOTEBOOKS),
         ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}', "names no kernel"),
     ],
 )
@@ -261,10 +233,7 @@ def test_an_output_that_cant_be_written_is_refused(home: Path, output: str, word
     ("options", "words"),
     [
         ({"nodes": 2}, "is one node, but 2 were requested"),
-        (
-            {"parameters": [("seconds", "soon")]},
-            "declares 'seconds' as float, but 'soon' is not a valid value",
-        ),
+        ({"parameters": [("seconds", "soon")]}, "declares 'seconds' as float, but 'soon' is not a valid"),
         ({"parameters_yaml": ["seconds: [1"]}, "is not valid YAML"),
         ({"parameters_yaml": ["- 1"]}, "does not map names to values"),
         ({"parameters_file": ["nowhere.yaml"]}, "can't be read"),
@@ -388,11 +357,8 @@ def test_a_grid_is_an_array_with_an_output_for_each_point(home: Path, tmp_path: 
     (tmp_path / "run" / "record.json").write_text(json.dumps({"options": job.spec.options}))
     inside = {"GIPFEL_RUN": str(tmp_path / "run"), "SLURM_ARRAY_TASK_ID": "2"}
     task = task_of(job.output, False, inside)
-    assert (task.output, task.parameters, task.resume) == (
-        tasks[2].output,
-        {"seconds": 2, "text": "a/b"},
-        False,
-    )
+    assert (task.output, task.parameters) == (tasks[2].output, {"seconds": 2, "text": "a/b"})
+    assert not task.resume
     # After a requeue only its own output is resumed.
     again = {**inside, "SLURM_RESTART_COUNT": "1"}
     assert not task_of(job.output, False, again).resume

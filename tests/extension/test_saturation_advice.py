@@ -38,16 +38,15 @@ def waiting(**more: object) -> dict[str, object]:
 
 WELL = busy(tensor=0.95, dram=0.5, active=1.0, FB_USED=50e9, FB_TOTAL=80e9)
 
+#: A host that reads input with a part of its cores.
+READS = {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}
 FEW_WARPS = {"tensor": 0.1, "dram": 0.1, "active": 0.9, "SM_OCCUPANCY": 0.05, "POWER_USAGE": 200.0}
 
 #: Rule to the series on which it speaks.
 SPEAKS: dict[str, Mapping[Device, Mapping[str, object]]] = {
     "unused-gpu": {gpu(0): WELL, gpu(1): busy(tensor=0.0, dram=0.0, active=0.0, engine=0.0)},
-    "loader-workers": {gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}},
-    "pinned-memory": {
-        gpu(): waiting(PCIE_RX_BYTES=half(0.0, 6e9)),
-        host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4},
-    },
+    "loader-workers": {gpu(): waiting(), host(): READS},
+    "pinned-memory": {gpu(): waiting(PCIE_RX_BYTES=half(0.0, 6e9)), host(): READS},
     "compile": {gpu(): busy(tensor=0.3, dram=0.1, active=0.5)},
     "cuda-graphs": {gpu(): busy(tensor=0.05, dram=0.05, active=0.1)},
     "batch-size": {gpu(): busy(**FEW_WARPS, FB_USED=10e9, FB_TOTAL=80e9)},
@@ -69,10 +68,7 @@ SPEAKS: dict[str, Mapping[Device, Mapping[str, object]]] = {
         gpu(): busy(tensor=0.9, dram=0.3, active=[1.0] * 8 + [0.0] * 2, engine=[1.0] * 8 + [0.0] * 2),
         host(): {"IO_WRITE_BYTES": [0.0] * 8 + [2e9] * 2},
     },
-    "asynchronous-checkpoint": {
-        gpu(): waiting(),
-        host(): {"IO_WRITE_BYTES": [0.0] * 25 + [2e9] * 15},
-    },
+    "asynchronous-checkpoint": {gpu(): waiting(), host(): {"IO_WRITE_BYTES": [0.0] * 25 + [2e9] * 15}},
     "capping": {
         gpu(): busy(tensor=0.9, active=1.0, CLOCKS_EVENT_REASONS=64.0, GPU_TEMP=91.0, SM_CLOCK=990.0)
     },
@@ -112,13 +108,13 @@ def test_a_loss_without_a_remedy_is_told_as_it_is():
 
 
 def test_twice_the_workers_bound_the_gain_from_below():
-    half_idle = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    half_idle = found({gpu(): waiting(), host(): READS})["loader-workers"]
     # With half of the time to wait, twice the workers keep up.
     assert (half_idle.gain_least, half_idle.gain) == pytest.approx((50.0, 50.0))
     rare = busy(
         tensor=[0.9] * 4 + [0.0] * 16, dram=0.0, active=[1.0] * 4 + [0.0] * 16, engine=[1.0] * 4 + [0.0] * 16
     )
-    own = found({gpu(): rare, host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}}, length=20)["loader-workers"]
+    own = found({gpu(): rare, host(): READS}, length=20)["loader-workers"]
     # A fifth of the time computes: then batches come in half of the time, 60 % of it waiting.
     assert (own.gain_least, own.gain) == pytest.approx((20.0, 80.0))
 
@@ -191,7 +187,7 @@ def test_what_no_rule_may_speak_about_is_told_as_a_loss():
 
 
 def test_the_gain_is_a_computed_range_of_speed_too():
-    workers = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    workers = found({gpu(): waiting(), host(): READS})["loader-workers"]
     # Half of the time is waited for, and twice the workers give all of it back.
     assert workers.speedup == pytest.approx((2.0, 2.0))
     assert workers.loss == "input"
@@ -228,7 +224,7 @@ def test_a_rule_is_silent_on_a_gpu_that_is_well_used(rule):
 
 
 def test_evidence_is_the_stretch_in_which_it_is_seen():
-    own = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    own = found({gpu(): waiting(), host(): READS})["loader-workers"]
     first, second = own.evidence
     assert (first.device, second.device) == (gpu().uuid, host().uuid)
     assert (first.start_ns - START_NS, first.end_ns - START_NS) == (19 * 10**9, 39 * 10**9)
@@ -242,32 +238,12 @@ def test_where_all_cores_are_taken_more_workers_are_no_advice():
     assert "num_workers" not in own.action
 
 
-def test_the_slow_one_is_named():
-    own = found(
-        {
-            gpu(2): busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9),
-            **{gpu(i): busy(tensor=0.05, dram=0.05, active=0.1) for i in (0, 1, 3)},
-        }
-    )
-    assert own["slow-rank"].sentence.startswith("GPUs 0, 1 and 3 waited")
-    assert "while GPU 2 worked" in own["slow-rank"].sentence
-    assert {shown.device for shown in own["slow-rank"].evidence} > {gpu(2).uuid}
-
-
 def test_a_slow_node_is_named_with_all_of_its_gpus_where_most_wait_for_it():
     works, waits = busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9), busy(tensor=0.01, dram=0.0, active=0.1)
     own = found({gpu(i): works if i < 3 else waits for i in range(8)})["slow-rank"]
     assert own.sentence == "GPUs 3, 4, 5, 6 and 1 more waited 80 % of the time while GPUs 0, 1 and 2 worked."
     assert own.action == "Give GPUs 0, 1 and 2 less work, or vet their node."
-
-
-def test_half_of_the_gpus_that_have_work_are_not_to_blame_for_the_other_half():
-    works, waits = busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9), busy(tensor=0.01, dram=0.0, active=0.1)
-    own = found({gpu(i): works if i < 2 else waits for i in range(4)})["slow-rank"]
-    assert own.sentence == "GPUs 2 and 3 had little to do 80 % of the time while GPUs 0 and 1 worked."
-    assert (
-        own.action == "Find out what GPUs 2 and 3 lacked then, such as input, or distribute the work evenly."
-    )
+    assert {shown.device for shown in own.evidence} > {gpu(0).uuid}
 
 
 def test_late_input_is_to_blame_for_uneven_work_whichever_gpu_lacks_it():
@@ -394,7 +370,7 @@ def test_links_that_are_full_need_no_larger_buckets():
 def test_start_up_is_no_evidence():
     on = [0.0] * 30 + [1.0] * 5 + [0.0] * 5
     starts = busy(tensor=on, dram=0.0, active=on, engine=on)
-    own = found({gpu(): starts, host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    own = found({gpu(): starts, host(): READS})["loader-workers"]
     assert own.evidence[0].start_ns == START_NS + 34 * 10**9
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import matplotlib.image
 import numpy as np
@@ -293,46 +294,41 @@ def test_seldom_logged_values_are_joined_and_few_metrics_are_drawn():
     assert trace["y"] == [1.0, 1.0]
 
 
+def write(path: Path, second: int, rank: int | None = None, launch: str = "", **values: float | None) -> None:
+    """Append a line, as `log` does."""
+    line = {"time_ns": START + second * 10**9, "monotonic_ns": second, "node": "n", "rank": rank}
+    with path.open("a") as file:
+        file.write(json.dumps({**line, "launch": launch, "values": values}) + "\n")
+
+
 def test_a_live_view_gets_each_point_once_and_a_figure_for_a_new_metric(tmp_path):
     path = tmp_path / "metrics.jsonl"
     feed = MetricsFeed(path)
     assert feed.all_metrics().series == ()
     assert feed.new_points() == {}
-
-    def write(step: int, **values: float | None) -> None:
-        times = {"time_ns": START + step * 10**9, "monotonic_ns": step}
-        with path.open("a") as file:
-            file.write(json.dumps({**times, "node": "n", "rank": None, "values": values}) + "\n")
-
-    write(0, loss=1.0)
+    write(path, 0, loss=1.0)
     assert feed.new_points() is None
     assert feed.all_metrics().names == ("loss",)
-    write(1, loss=None)
-    write(2, loss=3.0)
+    write(path, 1, loss=None)
+    write(path, 2, loss=3.0)
     assert feed.new_points() == {
         "metrics/loss": {"x": [START // 10**6 + 1000, START // 10**6 + 2000], "y": [None, 3.0]}
     }
     assert feed.new_points() == {}
-    write(3, speed=1.0)
+    write(path, 3, speed=1.0)
     assert feed.new_points() is None
 
 
 def test_second_launch_in_a_live_view_needs_a_new_figure(tmp_path):
     path = tmp_path / "metrics.jsonl"
     feed = MetricsFeed(path)
-
-    def write(step: int, launch: str, loss: float) -> None:
-        times = {"time_ns": START + step * 10**9, "monotonic_ns": step, "launch": launch}
-        with path.open("a") as file:
-            file.write(json.dumps({**times, "node": "n", "rank": 0, "values": {"loss": loss}}) + "\n")
-
-    write(0, "run/1", 1.0)
+    write(path, 0, 0, "run/1", loss=1.0)
     feed.all_metrics()
-    write(1, "run/2", 5.0)
+    write(path, 1, 0, "run/2", loss=5.0)
     assert feed.new_points() is None
     feed.all_metrics()
-    write(2, "run/1", 2.0)
-    write(3, "run/2", 6.0)
+    write(path, 2, 0, "run/1", loss=2.0)
+    write(path, 3, 0, "run/2", loss=6.0)
     new = feed.new_points()
     assert new is not None
     assert {uid: points["y"] for uid, points in new.items()} == {
@@ -344,16 +340,9 @@ def test_ranks_that_log_one_after_the_other_are_a_line_each_live_and_after_a_rel
     """The second rank begins when the first is drawn: its points must not extend the first one's line."""
     path = tmp_path / "metrics.jsonl"
     feed = MetricsFeed(path)
-
-    def write(step: int, rank: int, loss: float) -> None:
-        times = {"time_ns": START + step * 10**9, "monotonic_ns": step, "launch": "run/4"}
-        values = {"loss": loss, "step": step, "total_steps": 60}
-        with path.open("a") as file:
-            file.write(json.dumps({**times, "node": "n", "rank": rank, "values": values}) + "\n")
-
-    write(0, 1, 9.0)
+    write(path, 0, 1, "run/4", loss=9.0, step=0, total_steps=60)
     feed.all_metrics()
-    write(1, 0, 5.0)
+    write(path, 1, 0, "run/4", loss=5.0, step=1, total_steps=60)
     assert feed.new_points() is None
     (row,) = metric_rows(feed.all_metrics())
     assert row.row.title == "loss · launch 4"
@@ -361,8 +350,8 @@ def test_ranks_that_log_one_after_the_other_are_a_line_each_live_and_after_a_rel
         ("rank 0", [5.0]),
         ("rank 1", [9.0]),
     ]
-    write(2, 1, 8.0)
-    write(3, 0, 4.0)
+    write(path, 2, 1, "run/4", loss=8.0, step=2, total_steps=60)
+    write(path, 3, 0, "run/4", loss=4.0, step=3, total_steps=60)
     new = feed.new_points()
     assert new is not None
     assert {uid: points["y"] for uid, points in new.items()} == {
