@@ -220,16 +220,17 @@ def _metrics_followers(
         finder = None if options.no_open_files else OpenFiles(options.root_pid, environment)
         since_ns = clock.time_ns() if options.metrics_since is None else options.metrics_since
         try:
-            directory = MetricsDirectory(
-                named,
-                run,
-                node,
-                clock,
-                since_ns=since_ns,
-                pattern=options.metrics_pattern,
-                open_files=finder,
+            followers.append(
+                MetricsDirectory(
+                    named,
+                    run,
+                    node,
+                    clock,
+                    since_ns=since_ns,
+                    pattern=options.metrics_pattern,
+                    open_files=finder,
+                )
             )
-            followers.append(directory)
         except PatternError as error:
             log.warning("%s %s", error.problem, error.fix)
     if is_first_node(environment, node):

@@ -85,11 +85,8 @@ def _logistic(x: NDArray[np.float64]) -> NDArray[np.float64]:
 _MIN_MEANS = 2
 
 
-@dataclass(frozen=True)
-class _Gpu:
-    device: Device
-    levels: Levels
-    breakdown: LossBreakdown
+#: Levels and loss breakdown of each GPU.
+_Gpus = Mapping[Device, tuple[Levels, LossBreakdown]]
 
 
 def score_table(
@@ -112,7 +109,7 @@ def score_table(
     """
     settings = settings or Settings()
     grid = time_grid_of(table)
-    gpus = [_read_gpu(table, device, settings) for device in table.gpus]
+    gpus = {device: _read_gpu(table, device, settings) for device in table.gpus}
     traces, start_ns = _traces(table, gpus, grid, settings)
     scores = tuple(_gpu_score(table, trace, grid, settings) for trace in traces)
     scored = [score for score in scores if score.total is not None]
@@ -134,48 +131,48 @@ def score_table(
     )
 
 
-def _read_gpu(table: SampleTable, device: Device, settings: Settings) -> _Gpu:
+def _read_gpu(table: SampleTable, device: Device, settings: Settings) -> tuple[Levels, LossBreakdown]:
     levels = levels_of(
         table[device.uuid],
         ceilings_of(device.name),
         settings.weights,
         binding_threshold=settings.thresholds.binding,
     )
-    return _Gpu(device, levels, loss_breakdown_of(levels))
+    return levels, loss_breakdown_of(levels)
 
 
 def _traces(
     table: SampleTable,
-    gpus: Sequence[_Gpu],
+    gpus: _Gpus,
     grid: TimeGrid,
     settings: Settings,
 ) -> tuple[tuple[Trace, ...], int]:
     """Return each GPU sample by sample, and the UTC time (ns) at which the work began."""
     limits = settings.thresholds
-    start_ns = work_start_ns([(gpu.levels, gpu.breakdown) for gpu in gpus], grid, limits)
+    start_ns = work_start_ns(list(gpus.values()), grid, limits)
     worked = {
-        gpu.device.uuid: (gpu.levels, gpu.breakdown)
-        for gpu in gpus
-        if (gpu.breakdown.running >= limits.works).any()
+        gpu.uuid: (levels, breakdown)
+        for gpu, (levels, breakdown) in gpus.items()
+        if (breakdown.running >= limits.works).any()
     }
-    watts = {gpu.device.uuid: ceilings_of(gpu.device.name).watts for gpu in gpus}
+    watts = {gpu.uuid: ceilings_of(gpu.name).watts for gpu in gpus}
     reader = IndicatorReader(table, grid, limits, worked, watts)
     intervals = intervals_of(table, grid)
     traces = tuple(
         Trace(
-            gpu.device,
-            gpu.levels,
+            gpu,
+            levels,
             losses_of(
-                gpu.levels,
-                gpu.breakdown,
-                reader.indicators_of(gpu.device) if gpu.device.uuid in worked else None,
-                gpu.levels.time_ns < start_ns - int(grid.interval * 5e8),
+                levels,
+                breakdown,
+                reader.indicators_of(gpu) if gpu.uuid in worked else None,
+                levels.time_ns < start_ns - int(grid.interval * 5e8),
             ),
-            gpu.levels.known,
-            durations_of(gpu.levels.time_ns, intervals)
-            * recorded_or(gpu.levels.recorded_parts, "SCORE_SHARE", np.ones(len(gpu.levels.time_ns))),
+            levels.known,
+            durations_of(levels.time_ns, intervals)
+            * recorded_or(levels.recorded_parts, "SCORE_SHARE", np.ones(len(levels.time_ns))),
         )
-        for gpu in gpus
+        for gpu, (levels, breakdown) in gpus.items()
     )
     return traces, start_ns
 

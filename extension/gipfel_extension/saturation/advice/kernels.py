@@ -318,7 +318,8 @@ class QuarterPrecision(_TimeRule):
 
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice where tensor pipes are near their ceiling for half of the time, at full clock."""
-        able = [trace for trace in context.scored if self._has_fp8(context, trace)]
+        models = {score.device.uuid: score.model for score in context.job.gpus}
+        able = [trace for trace in context.scored if any(name in models[trace.device.uuid] for name in _FP8)]
         if not able or context.loss("capped") >= _MAX_CAPPED:
             return None
         where = partial(self._where, context)
@@ -334,10 +335,6 @@ class QuarterPrecision(_TimeRule):
             gpus=gpus,
             note=_SCORE_MAY_FALL,
         )
-
-    def _has_fp8(self, context: AdviceContext, trace: Trace) -> bool:
-        models = {score.device.uuid: score.model for score in context.job.gpus}
-        return any(name in models[trace.device.uuid] for name in _FP8)
 
     def _where(self, context: AdviceContext, trace: Trace) -> Flags:
         """Return the samples in which tensor pipes are busy, but not with integers or doubles."""

@@ -43,7 +43,8 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
     height = float(layout.get("height", 450))
     ink = layout.get("font", {}).get("color", "#303030")
     page = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI * scale)
-    page.set_facecolor(PAGE[not _is_dark(ink)])
+    # Light ink is meant for a dark page.
+    page.set_facecolor(PAGE[int(ink[1:3], 16) >= 128])
     FigureCanvasAgg(page)
     frame = _Frame(layout, width, height)
     plots = {key: _plot(page, frame, layout, key, ink) for key in layout if key.startswith("yaxis")}
@@ -332,7 +333,3 @@ def _annotate(page: Any, frame: _Frame, plots: dict[str, Any], note: dict[str, A
         fontsize=8,
         color=note.get("font", {}).get("color", ink),
     )
-
-
-def _is_dark(color: str) -> bool:
-    return int(color[1:3], 16) < 128

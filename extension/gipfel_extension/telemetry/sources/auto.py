@@ -85,7 +85,7 @@ class NvmlWithDcgm(Source):
 
 def with_dcgm(nvml: NvmlSource, request: SourceRequest) -> NvmlSource | NvmlWithDcgm:
     """Return NVML combined with the node's DCGM where no GPU has GPM and DCGM knows them; else NVML."""
-    if nvml.profiles:
+    if nvml.fine:
         return nvml
     try:
         dcgm = DcgmSource(request)

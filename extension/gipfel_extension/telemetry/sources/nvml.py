@@ -80,7 +80,10 @@ class NvmlSource(Source):
         self.devices: tuple[Device, ...] = tuple(gpu.device for gpu in self._gpus)
         self._windows = {gpu.device.uuid: self._window(gpu) for gpu in self._gpus}
         self._reads_pcie = _PCIE_SECONDS * len(self._gpus) <= _PCIE_SHARE * request.interval
-        self.name = "nvml+gpm" if self.profiles else "nvml"
+        #: True where any of the GPUs supports the driver's profiling (GPM), so that ten samples a second are
+        #: cheap and useful.
+        self.fine = any(window is not None for window in self._windows.values())
+        self.name = "nvml+gpm" if self.fine else "nvml"
         self._events = NvmlEvents(
             self._nvml, {gpu.device.uuid: gpu.parent for gpu in self._gpus}, node=self._node, clock=clock
         )
@@ -89,16 +92,6 @@ class NvmlSource(Source):
             node=self._node,
             clock=clock,
         )
-
-    @property
-    def profiles(self) -> bool:
-        """True where any of the GPUs supports the driver's profiling (GPM)."""
-        return any(window is not None for window in self._windows.values())
-
-    @property
-    def fine(self) -> bool:
-        """True where the GPUs support GPM, so that ten samples a second are cheap and useful."""
-        return self.profiles
 
     def read(self) -> list[Sample]:
         """Return one sample per GPU; values that NVML cannot read are None."""
