@@ -29,6 +29,7 @@ from many_nodes import devices_of, node_samples  # noqa: E402
 from gipfel_cluster.runs import RunFolder  # noqa: E402
 from gipfel_extension.telemetry.live import LiveReader, Tick  # noqa: E402
 from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInSender  # noqa: E402
+from gipfel_extension.telemetry.sample import Provenance  # noqa: E402
 
 NODES, GPUS = 256, 4
 LIMIT = 0.5
@@ -114,9 +115,8 @@ def _stream(
                 replace(sample, device=device.uuid, time_ns=time_ns)
                 for sample, device in zip(beats[seq % len(beats)], nodes[number], strict=True)
             ]
-            sender.send(
-                Tick(seq, "job", f"nid{number:04}", "nvml", False, 1.0, nodes[number], tuple(samples))
-            )
+            origin = Provenance(f"nid{number:04}", "job", "nvml", interval=1.0, devices=nodes[number])
+            sender.send(Tick(seq, origin, tuple(samples)))
         time.sleep(max(0.0, start + seq - time.monotonic()))
     cores = (server.cpu_s(receiver) - cpu) / SECONDS
     ends = time.monotonic() + _DRAIN_S
@@ -135,7 +135,7 @@ def _hear(sockets: Path, found: set[tuple[str, int]], ended: Callable[[], bool])
         while not ended():
             tick = reader.receive(0.2)
             if tick is not None:
-                found.add((tick.node, tick.seq))
+                found.add((tick.origin.node, tick.seq))
 
 
 def _look(server: LabServer, ended: Callable[[], bool]) -> None:

@@ -43,7 +43,7 @@ seen, ends = set(), time.monotonic() + 60
 with closing(LiveReader(Path(os.environ["GIPFEL_SOCKETS"]))) as reader:
     while len(seen) < 2 and time.monotonic() < ends:
         tick = reader.receive(1.0)
-        seen |= {tick.node} if tick else set()
+        seen |= {tick.origin.node} if tick else set()
 Path(run, "seen").write_text(" ".join(sorted(seen)))
 code = '''
 import os, socket, sys, time

@@ -15,7 +15,7 @@ import zmq
 
 from gipfel_extension.telemetry.live import LiveReader, Tick
 from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInReceiver, FanInSender
-from gipfel_extension.telemetry.sample import Device, Sample, SourceError
+from gipfel_extension.telemetry.sample import Device, Provenance, Sample, SourceError
 
 LIMIT_S = 60.0
 
@@ -23,7 +23,7 @@ LIMIT_S = 60.0
 def tick(seq: int, node: str = "nid001") -> Tick:
     gpu = Device(f"GPU-{node}", "gpu", "NVIDIA GH200 120GB", 0, node=node)
     sample = Sample(seq * 10**9, seq, gpu.uuid, {"SM_ACTIVE": 0.5, "FB_USED": None})
-    return Tick(seq, "job", node, "nvml", False, 1.0, (gpu,), (sample,))
+    return Tick(seq, Provenance(node, "job", "nvml", interval=1.0, devices=(gpu,)), (sample,))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def test_256_nodes_arrive_once_each_with_their_name(sockets):
         finally:
             for sender in senders:
                 sender.close(limit=0)
-        assert sorted((t.node, t.seq) for t in found) == sorted(
+        assert sorted((t.origin.node, t.seq) for t in found) == sorted(
             (f"nid{n:03}", seq) for n in range(256) for seq in (1, 2)
         )
         assert found[0].samples[0].values == {"SM_ACTIVE": 0.5, "FB_USED": None}
@@ -211,7 +211,7 @@ def test_clients_without_the_jobs_keys_are_refused(sockets, case):
             stranger.disable_monitor()
         # The job's own still are heard, and nothing of the stranger's was.
         friend.send(tick(7))
-        assert [(t.node, t.seq) for t in gathered(reader, bool)] == [("nid001", 7)]
+        assert [(t.origin.node, t.seq) for t in gathered(reader, bool)] == [("nid001", 7)]
         assert reader.receive(0.3) is None
         friend.close(limit=0)
 

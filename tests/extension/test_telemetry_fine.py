@@ -99,7 +99,7 @@ def test_fast_counters_are_read_ten_times_a_second_and_streamed_once(tmp_path):
     host, listener = recorded(tmp_path)
     ticks = [tick for tick in listener.ticks if tick.samples]
     assert len(ticks) == host.reads == SECONDS
-    assert {tick.interval for tick in ticks} == {1.0}
+    assert {tick.origin.interval for tick in ticks} == {1.0}
     assert all(len(tick.samples) == 3 for tick in ticks)
     fine = read_samples(fine_folder(tmp_path))
     assert fine.interval == 0.1

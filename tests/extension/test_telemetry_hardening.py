@@ -110,7 +110,7 @@ def test_second_recorder_with_the_same_name_is_renamed(tmp_path: Path) -> None:
 
             def both() -> bool:
                 tick = reader.receive(1.0)
-                heard.update({tick.recorder} if tick else set())
+                heard.update({tick.origin.recorder} if tick else set())
                 return len(heard) == 2
 
             assert until(both), heard

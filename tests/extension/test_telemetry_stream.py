@@ -17,10 +17,11 @@ import zmq
 from gipfel_extension.telemetry.events import Event
 from gipfel_extension.telemetry.live import LiveReader, Publisher, Tick
 from gipfel_extension.telemetry.live.feed import RecorderState, SaturationFeed, status_of
-from gipfel_extension.telemetry.sample import Device, Sample, SourceError
+from gipfel_extension.telemetry.sample import Device, Provenance, Sample, SourceError
 from gipfel_extension.telemetry.store.segments import read_samples
 
 GPU = Device("GPU-1", "gpu", "GPU", 0, node="n1")
+ORIGIN = Provenance("n1", "job", "nvml", interval=1.0, devices=(GPU,))
 
 
 class Run:
@@ -74,17 +75,7 @@ def until(feed: SaturationFeed, condition: Callable[[], bool], seconds: float = 
 
 def tick(seq: int = 1, **changes: object) -> Tick:
     values = {"SM_ACTIVE": 0.5, "FB_USED": None}
-    whole = {
-        "seq": seq,
-        "recorder": "job",
-        "node": "n1",
-        "source": "nvml",
-        "simulated": False,
-        "interval": 1.0,
-        "devices": (GPU,),
-        "samples": (Sample(seq, seq, "GPU-1", values),),
-    }
-    return Tick(**{**whole, **changes})
+    return replace(Tick(seq, ORIGIN, (Sample(seq, seq, "GPU-1", values),)), **changes)
 
 
 def test_a_tick_survives_the_wire():
@@ -244,14 +235,12 @@ def test_without_sockets_the_segments_are_followed(run):
 
 def test_status_of_recorders():
     second = 10**9
-    recorder = RecorderState(
-        "job", "n1", "nvml", 1.0, last_ns=100 * second, live=True, devices={"GPU-1": GPU}
-    )
+    recorder = RecorderState(ORIGIN, last_ns=100 * second, live=True)
     assert status_of([], 0, starting=False).state == "absent"
     assert status_of([], 0, starting=True).state == "starting"
     assert status_of([recorder], 102 * second, starting=True).message == "1 GPU, a sample every 1 s."
     assert status_of([recorder], 104 * second, starting=True).state == "stale"
-    waiting = RecorderState("job", "n1", devices={"GPU-1": GPU})
+    waiting = RecorderState(ORIGIN)
     assert status_of([waiting], 104 * second, starting=True).state == "starting"
     recorder = replace(recorder, event="nvml can't be read: it is gone")
     assert status_of([recorder], 102 * second, starting=True).message == recorder.event

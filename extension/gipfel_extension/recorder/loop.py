@@ -249,19 +249,7 @@ class Recorder:
         from ..telemetry.live import Tick  # noqa: PLC0415 - recording alone needs no ZeroMQ
 
         self._seq += 1
-        origin = self._provenance
-        tick = Tick(
-            self._seq,
-            origin.recorder,
-            origin.node,
-            origin.source,
-            origin.simulated,
-            origin.interval,
-            origin.devices,
-            tuple(samples),
-            events,
-            ended,
-        )
+        tick = Tick(self._seq, self._provenance, tuple(samples), events, ended)
         for sink in self._sinks:
             with self.journal.log_errors("live stream"):
                 sink.send(tick)

@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 
 from ..events import Event
-from ..sample import Device, Sample, SourceError
+from ..sample import Provenance, Sample, SourceError
 
 #: Maximum length of a Unix socket's path in bytes (Linux' ``sun_path`` without its terminator).
 MAX_PATH = 107
@@ -29,6 +29,8 @@ class Tick:
     ----------
     seq
         Sequence number of the tick within one recorder process; a gap means lost ticks.
+    origin
+        Provenance of the samples, that of the recorder's segments.
     events
         Events since the previous tick.
     ended
@@ -38,12 +40,7 @@ class Tick:
     """
 
     seq: int
-    recorder: str
-    node: str
-    source: str
-    simulated: bool
-    interval: float
-    devices: tuple[Device, ...]
+    origin: Provenance
     samples: tuple[Sample, ...]
     events: tuple[Event, ...] = ()
     ended: bool = False
@@ -51,7 +48,7 @@ class Tick:
 
     def encode(self) -> bytes:
         """Return the tick as JSON in UTF-8."""
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(asdict(self) | {"origin": self.origin.to_metadata()}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "Tick":
@@ -66,12 +63,7 @@ class Tick:
             content: dict[str, Any] = json.loads(data)
             return cls(
                 seq=int(content["seq"]),
-                recorder=str(content["recorder"]),
-                node=str(content["node"]),
-                source=str(content["source"]),
-                simulated=bool(content["simulated"]),
-                interval=float(content["interval"]),
-                devices=tuple(Device.from_json(device) for device in content["devices"]),
+                origin=Provenance.from_metadata(content["origin"]),
                 samples=tuple(Sample.from_json(sample) for sample in content["samples"]),
                 events=tuple(Event.from_json(event) for event in content.get("events", ())),
                 ended=bool(content.get("ended", False)),

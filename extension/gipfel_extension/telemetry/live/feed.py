@@ -6,13 +6,13 @@ run folder.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from ..events import read_events
-from ..sample import Device, Sample, SampleTable
+from ..sample import Device, Provenance, Sample, SampleTable
 from ..sources import Clock, SystemClock
 from ..store.segments import read_samples
 from . import LiveReader, Tick
@@ -56,16 +56,13 @@ class SaturationStatus:
 
 @dataclass(frozen=True)
 class RecorderState:
-    """State of one recorder of a run.
+    """State of one recorder of a run; ``origin`` is that of its newest segment or tick.
 
     ``last_ns`` is the time of its newest sample, ``alive_ns`` that of its newest tick (UTC). ``live`` is True
     if it sends ticks, ``seq`` is the number of its newest tick, and ``event`` its newest event.
     """
 
-    name: str
-    node: str
-    source: str = ""
-    interval: float = 1.0
+    origin: Provenance
     last_ns: int | None = None
     alive_ns: int | None = None
     ended: bool = False
@@ -73,7 +70,6 @@ class RecorderState:
     seq: int = 0
     dropped: int = 0
     event: str = ""
-    devices: dict[str, Device] = field(default_factory=dict)
 
     def silent_seconds(self, now_ns: int) -> float:
         """Return the seconds since the last sample or tick; 0 before the first one."""
@@ -83,7 +79,8 @@ class RecorderState:
     def is_lost(self, now_ns: int) -> bool:
         """Return whether the next sample or tick is overdue."""
         least = _SILENT_LIVE_SECONDS if self.live else _SILENT_FILE_SECONDS
-        return not self.ended and self.silent_seconds(now_ns) > max(SILENT_INTERVALS * self.interval, least)
+        longest = max(SILENT_INTERVALS * self.origin.interval, least)
+        return not self.ended and self.silent_seconds(now_ns) > longest
 
 
 class SaturationFeed:
@@ -149,7 +146,7 @@ class SaturationFeed:
         """Return the devices of :meth:`table`; a new figure is needed when they change."""
         with self._lock:
             present = active_recorders(list(self._recorders.values()))
-            uuids = {uuid for recorder in present for uuid in recorder.devices}
+            uuids = {device.uuid for recorder in present for device in recorder.origin.devices}
             return tuple(device for uuid, device in self._devices.items() if uuid in uuids)
 
     def table(self, window_s: float | None = None) -> SampleTable:
@@ -159,7 +156,7 @@ class SaturationFeed:
             self._compact()
             table = self._table
             present = active_recorders(list(self._recorders.values()))
-            source = ", ".join(recorder.source for recorder in present if recorder.source)
+            source = ", ".join(each.origin.source for each in present if each.origin.source)
         columns = {device.uuid: table[device.uuid] for device in kept}
         table = replace(table, devices=kept, columns=columns, source=source)
         last = table.last_ns
@@ -179,16 +176,15 @@ class SaturationFeed:
 
     def _add_tick(self, tick: Tick) -> list[Sample]:
         with self._lock:
-            key, devices = (tick.node, tick.recorder), {device.uuid: device for device in tick.devices}
-            known = self._recorders.get(key, RecorderState(tick.recorder, tick.node))
+            key = (tick.origin.node, tick.origin.recorder)
+            known = self._recorders.get(key, RecorderState(tick.origin))
             has_lost_ticks = known.live and tick.seq not in (1, known.seq + 1)
             if has_lost_ticks or not self._gap:
                 self._schedule_reread()
             self._gap |= has_lost_ticks
             self._recorders[key] = replace(
                 known,
-                source=tick.source,
-                interval=tick.interval,
+                origin=tick.origin,
                 last_ns=max((s.time_ns for s in tick.samples), default=known.last_ns),
                 alive_ns=self._clock.time_ns(),
                 ended=tick.ended,
@@ -196,9 +192,8 @@ class SaturationFeed:
                 seq=tick.seq,
                 dropped=tick.dropped,
                 event=tick.events[-1].message if tick.events else known.event,
-                devices=devices,
             )
-            self._devices.update(devices)
+            self._devices.update({device.uuid: device for device in tick.origin.devices})
             if any(event.kind == "clock_step" for event in tick.events):
                 self._compact()
                 self._table = self._until_now(self._table)
@@ -239,22 +234,17 @@ class SaturationFeed:
             if not origin.recorder:
                 continue
             key = (origin.node, origin.recorder)
-            recorder = self._recorders.get(key, RecorderState(origin.recorder, origin.node))
+            recorder = self._recorders.get(key, RecorderState(origin))
             newest = max(filter(None, (recorder.last_ns, segment.last_ns)), default=None)
             if segment.last_ns is None or segment.last_ns == newest:
-                recorder = replace(
-                    recorder,
-                    source=origin.source,
-                    interval=origin.interval,
-                    ended=segment.state == "closed" and not self._has_next_segment(recorder),
-                    devices={device.uuid: device for device in origin.devices},
-                )
+                ended = segment.state == "closed" and not self._has_next_segment(recorder)
+                recorder = replace(recorder, origin=origin, ended=ended)
             self._recorders[key] = replace(recorder, last_ns=newest)
 
     def _has_next_segment(self, recorder: RecorderState) -> bool:
         """Return whether a recorder with a closed segment still sends ticks and will write a new segment."""
         silent = recorder.silent_seconds(self._clock.time_ns())
-        return recorder.live and not recorder.ended and silent < SILENT_INTERVALS * recorder.interval
+        return recorder.live and not recorder.ended and silent < SILENT_INTERVALS * recorder.origin.interval
 
     def _schedule_reread(self) -> None:
         self._reread_ns = self._clock.monotonic_ns() + int(_REREAD_SECONDS * 1e9)
@@ -292,16 +282,16 @@ def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool
         True where a socket shows that a recorder has started which has not sent a tick yet.
     """
     present = active_recorders(recorders)
-    devices = {uuid: device for recorder in present for uuid, device in recorder.devices.items()}
+    devices = {device.uuid: device for recorder in present for device in recorder.origin.devices}
     gpus = sum(device.kind == "gpu" for device in devices.values())
     last_ns = max((r.last_ns for r in present if r.last_ns is not None), default=None)
     state, message = _state_text(present, now_ns, last_ns, starting=starting, gpus=gpus)
     return SaturationStatus(
         state=state,
-        source=", ".join(recorder.source for recorder in present if recorder.source),
+        source=", ".join(each.origin.source for each in present if each.origin.source),
         simulated=any(device.simulated for device in devices.values()),
         gpus=gpus,
-        interval=max((recorder.interval for recorder in present), default=0.0),
+        interval=max((recorder.origin.interval for recorder in present), default=0.0),
         last_ns=last_ns,
         dropped=sum(recorder.dropped for recorder in present),
         message=message,
@@ -326,13 +316,13 @@ def _state_text(
     if lost is not None:
         silent = lost.silent_seconds(now_ns)
         return "stale", f"{_display_name(lost)} has sent nothing for {silent:.0f} s; its samples are kept."
-    if any(recorder.devices and recorder.last_ns is None for recorder in present):
+    if any(recorder.origin.devices and recorder.last_ns is None for recorder in present):
         return "starting", "The recorder is running; waiting for the first sample."
     return "live", _live_text(present, gpus)
 
 
 def _live_text(present: Sequence[RecorderState], gpus: int) -> str:
-    dropped = {recorder.node: recorder.dropped for recorder in present if recorder.dropped}
+    dropped = {recorder.origin.node: recorder.dropped for recorder in present if recorder.dropped}
     if dropped:
         nodes = f"{min(dropped)} and {len(dropped) - 1} more nodes" if len(dropped) > 1 else min(dropped)
         count = sum(dropped.values())
@@ -342,12 +332,12 @@ def _live_text(present: Sequence[RecorderState], gpus: int) -> str:
         return events[-1]
     if not gpus:
         return "This job has no GPU; the host is recorded."
-    return f"{gpus} GPU{'s' if gpus != 1 else ''}, a sample every {present[0].interval:g} s."
+    return f"{gpus} GPU{'s' if gpus != 1 else ''}, a sample every {present[0].origin.interval:g} s."
 
 
 def _display_name(recorder: RecorderState) -> str:
-    kind = "The recorder" if recorder.name == "job" else f"The recorder {recorder.name!r}"
-    return f"{kind} on {recorder.node}"
+    name = recorder.origin.recorder
+    return f"{'The recorder' if name == 'job' else f'The recorder {name!r}'} on {recorder.origin.node}"
 
 
 def _clock_time(time_ns: int | None) -> str:
