@@ -173,20 +173,15 @@ def _meta(folder: Path) -> tuple[int, str]:
 
 
 def _csv_notes(torn: int, zeroed: bool, start_ns: int) -> tuple[str, ...]:  # noqa: FBT001
-    notes = [
-        "gssr-record rounds fractions to 0.01 and times to seconds.",
-        "gssr-record records the whole node: GPUs of other jobs may be among these.",
-        "gssr-record records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.",
-    ]
-    if zeroed:
-        notes.insert(
-            0, "gssr-record writes 0 for rates above 2 GB/s: its zeros of PCIe, NVLink and C2C are unknown."
-        )
-    if torn:
-        notes.append(f"{torn} truncated lines are skipped.")
-    if not start_ns:
-        notes.append("There is no proc_0.meta.txt with a date: times count from 1970.")
-    return tuple(notes)
+    notes = {
+        "gssr-record writes 0 for rates above 2 GB/s: its zeros of PCIe, NVLink and C2C are unknown.": zeroed,
+        "gssr-record rounds fractions to 0.01 and times to seconds.": True,
+        "gssr-record records the whole node: GPUs of other jobs may be among these.": True,
+        "gssr-record records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.": True,
+        f"{torn} truncated lines are skipped.": torn > 0,
+        "There is no proc_0.meta.txt with a date: times count from 1970.": not start_ns,
+    }
+    return tuple(note for note, applies in notes.items() if applies)
 
 
 def _recording(name: str, metadata: Mapping[str, Any], data: Mapping[str, Any]) -> Recording:
@@ -236,12 +231,11 @@ def _padded(values: list[object], length: int) -> np.typing.NDArray[np.float64]:
 
 
 def _json_notes(metadata: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    notes = [
-        "gssr writes no time per sample: they are spread evenly between start and end.",
-        "gssr records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.",
-        "gssr keeps samples in memory until the end: a killed run has no samples.",
-    ]
     gpus = int(_number_or(metadata.get("n_gpus"), count))
-    if gpus > count:
-        notes.insert(0, f"gssr wrote {count} of the {gpus} GPUs of its process: the others are missing.")
-    return tuple(notes)
+    notes = {
+        f"gssr wrote {count} of the {gpus} GPUs of its process: the others are missing.": gpus > count,
+        "gssr writes no time per sample: they are spread evenly between start and end.": True,
+        "gssr records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.": True,
+        "gssr keeps samples in memory until the end: a killed run has no samples.": True,
+    }
+    return tuple(note for note, applies in notes.items() if applies)

@@ -158,9 +158,10 @@ def _columns(rows: Mapping[int, Mapping[str, float | None]]) -> Columns:
 
 
 def _notes(table: SampleTable, *, timed: bool) -> tuple[str, ...]:
-    notes = ["DCGM exporter records no host: waiting for input looks idle."]
-    if not timed:
-        notes.append("The text has no times: samples are assumed to be one second apart, starting in 1970.")
-    if max((len(table[device.uuid]["time_ns"]) for device in table.devices), default=0) == 1:
-        notes.append("The text is a single scrape: one sample is not enough to score a run.")
-    return tuple(notes)
+    scrapes = max((len(table[device.uuid]["time_ns"]) for device in table.devices), default=0)
+    notes = {
+        "DCGM exporter records no host: waiting for input looks idle.": True,
+        "The text has no times: samples are assumed to be one second apart, starting in 1970.": not timed,
+        "The text is a single scrape: one sample is not enough to score a run.": scrapes == 1,
+    }
+    return tuple(note for note, applies in notes.items() if applies)

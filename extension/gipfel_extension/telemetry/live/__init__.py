@@ -6,6 +6,7 @@
 import json
 import time
 import weakref
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,16 @@ class Tick:
             raise ValueError(f"not a tick: {error!r}") from error
 
 
+def open_socket(
+    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, options: Mapping[zmq.SocketOption, Any]
+) -> "zmq.Socket[bytes]":
+    """Return a new socket with some options."""
+    socket = context.socket(kind)
+    for option, value in options.items():
+        socket.setsockopt(option, value)
+    return socket
+
+
 class Publisher:
     """Publisher of a recorder's ticks on ``<folder>/<name>.sock``; never waits for a reader.
 
@@ -90,8 +101,7 @@ class Publisher:
                 "Use a directory with a short path.",
             )
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PUB)
-        self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket = open_socket(self._context, zmq.PUB, {zmq.LINGER: 500})
         try:
             self._socket.bind(f"ipc://{path}")
         except zmq.ZMQError as error:
@@ -124,16 +134,15 @@ class LiveReader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        for option, value in {
+        options = {
             zmq.LINGER: 0,
             zmq.RECONNECT_IVL: 100,
             zmq.RECONNECT_IVL_MAX: 1000,
             # Enough for ten seconds of 1 000 nodes, for a reader that was delayed.
             zmq.RCVHWM: 10_000,
-        }.items():
-            self._socket.setsockopt(option, value)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+            zmq.SUBSCRIBE: b"",
+        }
+        self._socket = open_socket(self._context, zmq.SUB, options)
         self._connected: set[Path] = set()
         self._scan = 0.0
         # Garbage collection of a context with an open socket would block forever.

@@ -29,7 +29,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
 from ..sample import SourceError
-from . import MAX_PATH, Tick
+from . import MAX_PATH, Tick, open_socket
 
 _SERVER, _SERVER_SECRET = "GIPFEL_FAN_IN_SERVER", "GIPFEL_FAN_IN_SERVER_SECRET"
 _CLIENT, _CLIENT_SECRET = "GIPFEL_FAN_IN_CLIENT", "GIPFEL_FAN_IN_CLIENT_SECRET"
@@ -117,8 +117,7 @@ class FanInSender:
         self._waiting: OrderedDict[int, tuple[Tick, float]] = OrderedDict()
         self.dropped = 0
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        for option, value in {
+        options = {
             zmq.LINGER: 0,
             zmq.SNDHWM: 1000,
             # Without a connection ticks wait in this object, where the oldest can be dropped, not in ZeroMQ.
@@ -129,8 +128,8 @@ class FanInSender:
             zmq.HEARTBEAT_TIMEOUT: 6000,
             zmq.MAXMSGSIZE: _MAX_MESSAGE,
             zmq.IPV6: 1,
-        }.items():
-            self._socket.setsockopt(option, value)
+        }
+        self._socket = open_socket(self._context, zmq.DEALER, options)
         self._socket.curve_serverkey = keys.server.encode()
         self._socket.curve_publickey = keys.client.encode()
         self._socket.curve_secretkey = keys.client_secret.encode()
@@ -221,9 +220,9 @@ class FanInReceiver:
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback("*", _KeyCheck(keys.client))
-        self._router = self._context.socket(zmq.ROUTER)
-        self._publisher = self._context.socket(zmq.PUB)
-        for option, value in {
+        # Enough for ten seconds of 1 000 nodes, so that a reader that was paused misses nothing.
+        self._publisher = open_socket(self._context, zmq.PUB, {zmq.SNDHWM: 10_000, zmq.LINGER: 500})
+        options = {
             zmq.LINGER: 0,
             zmq.RCVHWM: 10_000,
             zmq.ROUTER_HANDOVER: 1,
@@ -231,14 +230,11 @@ class FanInReceiver:
             zmq.HEARTBEAT_TIMEOUT: 6000,
             zmq.MAXMSGSIZE: _MAX_MESSAGE,
             zmq.IPV6: 1,
-        }.items():
-            self._router.setsockopt(option, value)
+        }
+        self._router = open_socket(self._context, zmq.ROUTER, options)
         self._router.curve_server = True
         self._router.curve_secretkey = keys.server_secret.encode()
         self._router.curve_publickey = keys.server.encode()
-        # Enough for ten seconds of 1 000 nodes, so that a reader that was paused misses nothing.
-        self._publisher.setsockopt(zmq.SNDHWM, 10_000)
-        self._publisher.setsockopt(zmq.LINGER, 500)
         try:
             self._router.bind(f"tcp://{address}:{port or '*'}")
             self._publisher.bind(f"ipc://{path}")
@@ -254,22 +250,19 @@ class FanInReceiver:
         while not ended.is_set() and parent in (None, os.getppid()):
             self.receive(_PARENT_CHECK_MS / 1000)
 
-    def receive(self, timeout: float) -> int:
-        """Receive ticks, waiting up to `timeout` seconds for the first; return the number of new ones."""
-        new = 0
-        if not self._router.poll(int(1000 * timeout)):
-            return new
+    def receive(self, timeout: float) -> None:
+        """Receive ticks, waiting up to `timeout` seconds for the first."""
+        self._router.poll(int(1000 * timeout))
         while True:
             try:
                 peer, *parts = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return new
+                return
             if len(parts) != 3 or len(parts[0]) != 8 or len(parts[1]) != 8:
                 continue
             sender, number, content = parts
             if self._is_new(sender, int.from_bytes(number)):
                 self._publisher.send(content)
-                new += 1
             # A sender that is disconnected will resend.
             with suppress(zmq.ZMQError):
                 self._router.send_multipart([peer, sender, number], zmq.NOBLOCK)
