@@ -331,7 +331,6 @@ export interface IRunComparison {
 /** EDF of a job. */
 export interface IRunEdf {
   readonly name: string;
-  readonly digest: string;
 }
 
 /** A GPU, a host as one job sees it, or a NIC of a node; `uuid` identifies it among all devices. */
@@ -717,10 +716,16 @@ export interface IProtocolContent {
   readonly checks: readonly IProtocolCheck[];
 }
 
-/** Progress of a launch in steps; `fraction` is from 0 to 1. */
-export interface ILaunchProgress {
+/**
+ * The last metrics of rank 0, or of the lowest rank that logs any. `step` and `total` are the current step
+ * and the number of steps, if logged; `fraction` is the finished share, from 0 to 1. `time_ns` is the time of
+ * the last line (UTC).
+ */
+export interface IProgress {
+  readonly values: Readonly<Record<string, number>>;
   readonly step: number | null;
   readonly total: number | null;
+  readonly time_ns: number | null;
   readonly fraction: number | null;
 }
 
@@ -756,7 +761,7 @@ export interface ILaunch {
   readonly created_ns: number;
   readonly started_ns: number | null;
   readonly ended_ns: number | null;
-  readonly progress: ILaunchProgress;
+  readonly progress: IProgress;
   readonly training_curve: ITrainingCurve;
   readonly score: number | null;
   readonly notebook: boolean;

@@ -65,7 +65,7 @@ def test_idleness_begins_with_the_last_use_and_ends_with_the_next():
     assert (idleness.since, idleness.busy_with) == (260, ("GPU 90%",))
     idleness.update(Indicators(last_used=170), 300)
     assert (idleness.since, idleness.busy_with) == (260, ())
-    idleness.touch(310)
+    idleness.since = 310
     idleness.update(Indicators(last_used=999), 320)
     assert idleness.since == 320
 

@@ -14,6 +14,7 @@ from gipfel_extension.saturation.report import ReportContent
 from gipfel_extension.telemetry.figures.static_html import fragment, table, tag
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
+from gipfel_extension.telemetry.sample import SampleTable
 from gipfel_extension.telemetry.store.fine import read_finest
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.training.launch import Launch
@@ -159,7 +160,7 @@ def explain(which: Launch | Measurement | Path | str | None = None) -> Explanati
         There is no such run, or nothing was recorded.
     """
     if isinstance(which, Measurement):
-        return _of_measurement(which)
+        return _explained(which.run.path, which.table(), which.run.path.name)
     if isinstance(which, Launch):
         return _of_launch(which)
     return Explanation(ScoredRun.of(_path(which)))
@@ -172,13 +173,6 @@ def _path(which: Path | str | None) -> Path:
             f"There is no run {which}.", "`gipfel launch list --all` and ~/.gipfel/runs name them."
         )
     return path
-
-
-def _of_measurement(measured: Measurement) -> Explanation:
-    path = measured.run.path
-    return _explained(
-        path, Recording(measured.table(), path.name, (), gpu_uuids_by_rank(read_ranks(path / "telemetry")))
-    )
 
 
 def _of_launch(launch: Launch) -> Explanation:
@@ -202,12 +196,12 @@ def _of_launch(launch: Launch) -> Explanation:
             f"Nothing was recorded of launch {launch.folder.name}.", "Its job records by default."
         )
     label = f"launch {launch.folder.name} of {path.name}"
-    recording = Recording(table, label, (), gpu_uuids_by_rank(read_ranks(path / "telemetry")))
-    return _explained(path, recording, workload_of(program_of_launch(launch.folder)))
+    return _explained(path, table, label, workload_of(program_of_launch(launch.folder)))
 
 
-def _explained(path: Path, recording: Recording, work: Workload | None = None) -> Explanation:
+def _explained(path: Path, table: SampleTable, label: str, work: Workload | None = None) -> Explanation:
     settings, work = Settings(), work or Workload()
-    job: JobScore = score_table(recording.table, settings, ranks=recording.ranks)
-    advice = advise(recording.table, job, settings, workload=work)
+    recording = Recording(table, label, (), gpu_uuids_by_rank(read_ranks(path / "telemetry")))
+    job: JobScore = score_table(table, settings, ranks=recording.ranks)
+    advice = advise(table, job, settings, workload=work)
     return Explanation(ScoredRun(path, recording, settings, job, advice, None, work))

@@ -141,13 +141,15 @@ def begin(
             view.follow(same)
             return same, True
     try:
-        options: dict[str, Any] = {
-            "directory": directory,
-            "dry_run": request.dry_run,
-            "kill_holders": request.kill_holders,
-        }
-        options |= {"on_outcome": on_outcome, "on_planned": on_planned}
-        started = start_launch(request.spec, os.environ, **options)
+        started = start_launch(
+            request.spec,
+            os.environ,
+            directory=directory,
+            dry_run=request.dry_run,
+            on_outcome=on_outcome,
+            on_planned=on_planned,
+            kill_holders=request.kill_holders,
+        )
     except _Cancelled:
         view.set_status(NOT_STARTED, "It was cancelled before it started.")
         return None, False

@@ -252,23 +252,18 @@ class CommandRecorder:
         It waits for the first sample, so that even a short command has one.
         """
         try:
-            return self._stop()
+            self._await_first_sample()
+            died = self._recorder.exit_status
+            if not self._recorder.stop(_FLUSH_S):
+                return f"The recorder didn't end within {_FLUSH_S:g} s and was killed."
         finally:
             if self._stream is not None:
                 self._stream.remove()
-
-    def _stop(self) -> str:
-        self._await_first_sample()
-        died = self._recorder.exit_status
-        if not self._recorder.stop(_FLUSH_S):
-            return f"The recorder didn't end within {_FLUSH_S:g} s and was killed."
         message = self._recorder.last_log_line()
         if not message:
             with contextlib.suppress(OSError):
                 self._recorder.log.unlink()
-        if died:
-            return message or f"The recorder ended early, with exit status {died}."
-        return message
+        return message or (f"The recorder ended early, with exit status {died}." if died else "")
 
     def _await_first_sample(self) -> None:
         deadline = time.monotonic() + _FIRST_SAMPLE_S

@@ -21,6 +21,7 @@ from ..vetting.history.site_registry import SharedReport
 from . import queries
 from .cases import steps
 from .queries import RefusedError, Sender
+from .rules import DAY_NS
 from .service import Registry
 from .settings import OPERATE_SCOPE, READ_SCOPE, VOUCH_SCOPE, WRITE_SCOPE, first_error
 
@@ -167,7 +168,6 @@ def _message(status: int, options: dict[str, Any]) -> str:
     return _ADVICE.get(status) or f"{HTTPStatus(status).phrase}."
 
 
-_DAY_NS = 86400 * 10**9
 _MAX_DAYS = 3650
 _MAX_REPORT_BYTES = 24 << 20
 
@@ -239,7 +239,7 @@ class WorstNodesHandler(ApiHandler):
 
     async def get(self, cluster: str) -> None:
         """Return the nodes with bad results within the last ``?days=``, 7 by default."""
-        since = time.time_ns() - self.days() * _DAY_NS
+        since = time.time_ns() - self.days() * DAY_NS
         worst = await self.registry.query(
             lambda session: queries.worst_nodes(session, cluster, since_ns=since)
         )
@@ -263,7 +263,7 @@ class BaselinesHandler(WorstNodesHandler):
 
     async def get(self, cluster: str) -> None:
         """Return the baselines of ``?model=`` from the last ``?days=``, 7 by default."""
-        since, model = time.time_ns() - self.days() * _DAY_NS, self.get_query_argument("model")
+        since, model = time.time_ns() - self.days() * DAY_NS, self.get_query_argument("model")
         found = await self.registry.query(
             lambda session: queries.baselines(session, cluster, model, since_ns=since)
         )

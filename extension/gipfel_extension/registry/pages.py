@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import Field, ValidationError
@@ -14,8 +14,9 @@ from gipfel_cluster.model import Frozen, GipfelError
 from ..vetting.model import Verdict
 from . import queries
 from .cases import MAX_STEPS, StepView, steps, waiting_steps
-from .handlers import PageHandler, RequestError
+from .handlers import Decision, PageHandler, RequestError
 from .queries import WorstNode, iso, worst_nodes
+from .rules import DAY_NS
 from .schema import ResultRow
 from .settings import OPERATE_SCOPE
 
@@ -83,15 +84,13 @@ def _reasons(session: Session, identities: Sequence[int]) -> dict[int, str]:
     return found
 
 
-_DAY_NS = 86400 * 10**9
 _GRID_DAYS = 14
 
 
-class StepForm(Frozen):
+class StepForm(Decision):
     """Form with an operator's decision on a step."""
 
     step: int = Field(ge=1, lt=2**63)
-    decision: Literal["approve", "dismiss"]
 
 
 class OverviewHandler(PageHandler):
@@ -124,7 +123,7 @@ class OverviewHandler(PageHandler):
         def query(session: Session) -> dict[str, Any]:
             names = queries.clusters(session)
             cluster = requested if requested in names else next(iter(names), "")
-            since = time.time_ns() - _GRID_DAYS * _DAY_NS
+            since = time.time_ns() - _GRID_DAYS * DAY_NS
             return {
                 "clusters": names,
                 "cluster": cluster,

@@ -17,7 +17,7 @@ from ..vetting.history.queries import Baseline, compute_baselines
 from ..vetting.history.site_registry import SharedReport
 from ..vetting.history.store import HistoryEntry
 from ..vetting.model import Scope, Severity, Verdict
-from .rules import Observation
+from .rules import DAY_NS, HOUR_NS, Observation
 from .schema import AuditRow, CaseRow, ReportRow, ResultRow
 from .settings import Settings
 
@@ -207,8 +207,6 @@ def recent_audit_lines(session: Session, *, limit: int = 200) -> tuple[AuditLine
     )
 
 
-_HOUR_NS = 3600 * 10**9
-_DAY_NS = 24 * _HOUR_NS
 #: Maximum number of results in one report; senders shorten a longer one.
 MAX_RESULTS = 50_000
 _MAX_RESULTS_PER_HOUR = 400_000
@@ -241,7 +239,7 @@ def check_report(report: SharedReport, settings: Settings, *, now_ns: int) -> No
         inconsistent.
     """
     record = report.record
-    latest_ns = now_ns + _HOUR_NS
+    latest_ns = now_ns + HOUR_NS
     problems = (
         (
             bool(settings.clusters) and record.cluster not in settings.clusters,
@@ -259,7 +257,7 @@ def check_report(report: SharedReport, settings: Settings, *, now_ns: int) -> No
             not record.started_ns <= record.ended_ns <= latest_ns,
             (400, "The report ends before it starts, or in the future."),
         ),
-        (record.ended_ns < now_ns - 7 * _DAY_NS, (400, "The report is older than 7 days.")),
+        (record.ended_ns < now_ns - 7 * DAY_NS, (400, "The report is older than 7 days.")),
         (
             any(entry.started_ns > latest_ns or not entry.node for entry in record.entries),
             (400, "A result is from the future, or has no node."),
@@ -311,7 +309,7 @@ def store_report(
 
 
 def _check_rate(session: Session, sender: Sender, settings: Settings, results: int, now_ns: int) -> None:
-    recent = (ReportRow.reporter == sender.name, ReportRow.received_ns > now_ns - _HOUR_NS)
+    recent = (ReportRow.reporter == sender.name, ReportRow.received_ns > now_ns - HOUR_NS)
     if (session.scalar(select(func.count()).where(*recent)) or 0) >= settings.reports_per_hour:
         raise RefusedError(429, f"More than {settings.reports_per_hour} reports within an hour.")
     stored = session.scalar(select(func.count(ResultRow.id)).join(ReportRow).where(*recent)) or 0
@@ -328,7 +326,7 @@ def withdraw(session: Session, reporter: str, *, now_ns: int) -> int:
         The user has reached the limit per hour. Without it, deleting would reset the limit on reports.
     """
     recent = select(func.count()).where(
-        AuditRow.actor == reporter, AuditRow.event == "withdraw", AuditRow.at_ns > now_ns - _HOUR_NS
+        AuditRow.actor == reporter, AuditRow.event == "withdraw", AuditRow.at_ns > now_ns - HOUR_NS
     )
     if (session.scalar(recent) or 0) >= _MAX_WITHDRAWALS_PER_HOUR:
         raise RefusedError(429, f"More than {_MAX_WITHDRAWALS_PER_HOUR} withdrawals within an hour.")
@@ -338,7 +336,7 @@ def withdraw(session: Session, reporter: str, *, now_ns: int) -> int:
 
 def delete_old(session: Session, settings: Settings, *, now_ns: int | None = None) -> None:
     """Delete reports, closed cases and audit lines that are older than ``keep_days``."""
-    oldest = (time.time_ns() if now_ns is None else now_ns) - int(settings.keep_days * _DAY_NS)
+    oldest = (time.time_ns() if now_ns is None else now_ns) - int(settings.keep_days * DAY_NS)
     session.execute(delete(ReportRow).where(ReportRow.received_ns < oldest))
     session.execute(delete(CaseRow).where(CaseRow.closed_ns < oldest))
     session.execute(delete(AuditRow).where(AuditRow.at_ns < oldest))

@@ -36,11 +36,10 @@ from .cases import (
 )
 from .nodes import NodeControl, NodeState, case_refusal, drain_refusal, resume_refusal
 from .queries import audit, observations
-from .rules import Action, Proposal, Rule, next_step
+from .rules import HOUR_NS, Action, Proposal, Rule, next_step
 from .schema import StepRow
 from .settings import Settings
 
-_HOUR_NS = 3600 * 10**9
 _NOTIFY_S = 20.0
 _IMMEDIATE = {Action.NOTE, Action.NOTIFY}
 _T = TypeVar("_T")
@@ -95,7 +94,7 @@ class Recovery:
 
     def case_refusal_now(self, session: Session) -> str:
         """Return why unvouched reports can't open cases now; empty if they can."""
-        opened = opened_since(session, self._clock() - _HOUR_NS)
+        opened = opened_since(session, self._clock() - HOUR_NS)
         return case_refusal(self._settings, opened_last_hour=opened, open_now=open_cases(session))
 
     async def _known_nodes(self, cluster: str) -> frozenset[str] | None:
@@ -173,7 +172,7 @@ class Recovery:
         reason = f"gipfel {step.rule} {step.key}"
         if step.action == Action.DRAIN:
             states = await self._states(step.cluster)
-            since = self._clock() - _HOUR_NS
+            since = self._clock() - HOUR_NS
             count = await self.query(lambda s: drained_since(s, since, dry_run=drain.dry_run))
             refusal = drain_refusal(step.node, step.cluster, states, drain, drained_last_hour=count)
             argv = () if refusal else self._nodes.drain_command(step.node, reason)
@@ -216,7 +215,7 @@ class Recovery:
             session,
             cluster,
             node,
-            since_ns=now - int(max(rule.threshold.within_h for rule in rules) * _HOUR_NS),
+            since_ns=now - int(max(rule.threshold.within_h for rule in rules) * HOUR_NS),
             confirmed_only=self._settings.confirm_jobs,
         )
         cases, proposed = last_cases(session, cluster, node), []
@@ -245,7 +244,7 @@ class Recovery:
         if not refusal or any(each.vouched for each in proposal.evidence):
             return False
         now = self._clock()
-        if now - self._refused_ns > _HOUR_NS:
+        if now - self._refused_ns > HOUR_NS:
             self._refused_ns = now
             audit(session, "limit", refusal, actor=REGISTRY, at_ns=now)
         return True

@@ -105,7 +105,8 @@ class Catalogue(Frozen):
     rules: tuple[Rule, ...]
 
 
-_HOUR_NS = 3600 * 10**9
+HOUR_NS = 3600 * 10**9
+DAY_NS = 24 * HOUR_NS
 # The text of a step without one.
 _DEFAULT_TEXT = "$reports reports by $users users since $since. Last: $reason"
 
@@ -155,7 +156,7 @@ def next_step(
     """
     if progress.waiting:
         return None
-    window = now_ns - int(rule.threshold.within_h * _HOUR_NS)
+    window = now_ns - int(rule.threshold.within_h * HOUR_NS)
     bad = _bad_observations(rule.when, observations, window)
     position = 0 if progress.position is None else progress.position + 1
     if position >= len(rule.steps):

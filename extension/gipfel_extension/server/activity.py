@@ -28,7 +28,6 @@ STEP_PROGRAMS = frozenset(("srun", "mpirun", "mpiexec", "torchrun", "papermill")
 GPU_ACTIVITY_METRICS = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
 _MAX_CORES = 0.5
 _RECENT_S = 60.0
-_WINDOW_S = 60.0
 _SAVED = "gipfel_saved_last_activity"
 #: An open tab polls kernels and sessions every few seconds, so API requests do not count as use.
 _POLLED = frozenset(("api_last_activity",))
@@ -71,10 +70,6 @@ class Idleness:
         """Add the indicators of the time ``now``."""
         self.busy_with = busy_with(indicators, self._gpu_threshold)
         self.since = now if self.busy_with else min(max(self.since, indicators.last_used), now)
-
-    def touch(self, now: float) -> None:
-        """Count this moment as use, because the user asks to keep the server."""
-        self.since = now
 
 
 def busy_with(indicators: Indicators, gpu_threshold: float) -> tuple[str, ...]:
@@ -164,9 +159,7 @@ class ActivityMonitor:
 
     def watch_saving(self) -> None:
         """Count each saved file as use from now on."""
-        contents = self._settings["contents_manager"]
-        if hasattr(contents, "register_post_save_hook"):
-            contents.register_post_save_hook(self._on_saved)
+        self._settings["contents_manager"].register_post_save_hook(self._on_saved)
 
     def _on_saved(self, **_: Any) -> None:
         self._settings[_SAVED] = datetime.now().astimezone()
@@ -196,7 +189,7 @@ class ActivityMonitor:
         try:
             _, broadcast = await self._telemetry.ensure_started()
             devices = await broadcast.devices()
-            table = await broadcast.table(_WINDOW_S)
+            table = await broadcast.table(_RECENT_S)
         except GipfelError:
             return None
         return await asyncio.to_thread(gpu_share, table, devices, time.time_ns())

@@ -229,7 +229,7 @@ class ServerLifetime:
 
     async def keep_alive(self) -> None:
         """Count this moment as use, and report it to the hub immediately."""
-        self._idleness.touch(self._clock())
+        self._idleness.since = self._clock()
         await self.report_once()
 
     async def extend(self) -> None:

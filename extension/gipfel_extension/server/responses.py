@@ -30,7 +30,6 @@ class RunEdf(ResponseModel):
     """EDF of a job."""
 
     name: str
-    digest: str
 
 
 class RunInfo(ResponseModel):

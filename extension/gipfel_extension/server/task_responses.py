@@ -8,7 +8,7 @@ from gipfel_cluster.workloads.kinds import Workload
 
 from ..telemetry.live.feed import SaturationStatus
 from ..training.batch.submitted import BatchRequest
-from ..training.launches.logs import LogRow, TrainingCurve
+from ..training.launches.logs import LogRow, Progress, TrainingCurve
 from ..training.papermill.parameters import Parameter
 from ..vetting.grid import VettingGrid
 from .launches import LogPosition
@@ -57,14 +57,6 @@ class ProtocolContent(ResponseModel):
     checks: list[ProtocolCheck]
 
 
-class LaunchProgress(ResponseModel):
-    """Progress of a launch in steps; ``fraction`` is from 0 to 1."""
-
-    step: float | None
-    total: float | None
-    fraction: float | None
-
-
 class Launch(ResponseModel):
     """A launch.
 
@@ -88,7 +80,7 @@ class Launch(ResponseModel):
     created_ns: int
     started_ns: int | None
     ended_ns: int | None
-    progress: LaunchProgress
+    progress: Progress
     training_curve: TrainingCurve
     score: float | None
     notebook: bool

@@ -23,7 +23,7 @@ const running: ILaunchDocument = {
   ranks: 8,
   node_count: 2,
   started_ns: 0,
-  progress: { step: 1500, total: 3000, fraction: 0.5 },
+  progress: { values: {}, step: 1500, total: 3000, time_ns: null, fraction: 0.5 },
   training_curve: {
     rate: 2048.4,
     rate_name: 'tokens_per_s',

@@ -193,21 +193,15 @@ _RECENT_LINES = 20
 class Progress(Frozen):
     """The last metrics of rank 0, or of the lowest rank that logs any.
 
-    ``step`` and ``total`` are the current step and the number of steps, if logged; ``time_ns`` is the time of
-    the last line (UTC).
+    ``step`` and ``total`` are the current step and the number of steps, if logged; ``fraction`` is the
+    finished share, from 0 to 1. ``time_ns`` is the time of the last line (UTC).
     """
 
     values: dict[str, float] = Field(default={})
     step: float | None = None
     total: float | None = None
     time_ns: int | None = None
-
-    @property
-    def fraction(self) -> float | None:
-        """Return the finished share, from 0 to 1."""
-        if self.step is None or not self.total:
-            return None
-        return max(0.0, min(1.0, self.step / self.total))
+    fraction: float | None = None
 
 
 def read_progress(folder: Path, state: LaunchState) -> Progress:

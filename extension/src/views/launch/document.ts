@@ -44,7 +44,7 @@ const NOT_STARTED: ILaunch = {
   created_ns: 0,
   started_ns: null,
   ended_ns: null,
-  progress: { step: null, total: null, fraction: null },
+  progress: { values: {}, step: null, total: null, time_ns: null, fraction: null },
   training_curve: { losses: [], rate: null, rate_name: '', steps_per_s: null },
   score: null,
   notebook: false,
