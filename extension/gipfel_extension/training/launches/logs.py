@@ -211,7 +211,9 @@ def read_progress(folder: Path, state: LaunchState) -> Progress:
         return Progress()
     values = {name: value for _, numbers in lines for name, value in numbers.items()}
     total = next((values[name] for name in _TOTALS if name in values), None)
-    return Progress(values=values, step=values.get("step"), total=total, time_ns=lines[-1][0])
+    step = values.get("step")
+    fraction = max(0.0, min(1.0, step / total)) if total and step is not None else None
+    return Progress(values=values, step=step, total=total, time_ns=lines[-1][0], fraction=fraction)
 
 
 class TrainingCurve(Frozen):
