@@ -182,23 +182,24 @@ def _row(
     *,
     ended: bool,
 ) -> GridRow:
-    cells = []
-    for check in checks:
-        own = by_cell.get((node.node, check)) or by_cell.get(("", check))
-        if own:
-            own = [each for each in own if each.applies] or own
-            verdict: CellVerdict = own[0].verdict if own[0].applies else "not_applicable"
-            cells.append(GridCell(verdict=verdict, reason=_reason(own, node.node)))
-        else:
-            is_running = not ended and node.running == check
-            cells.append(GridCell(verdict="running" if is_running else "waiting"))
     return GridRow(
         node=node.node,
         verdict=_state(node, ended=ended),
         vetted=node.vetted,
         running=node.running,
-        cells=tuple(cells),
+        cells=tuple(_cell(node, check, by_cell, ended=ended) for check in checks),
     )
+
+
+def _cell(
+    node: NodeReport, check: str, by_cell: Mapping[tuple[str, str], list[CheckResult]], *, ended: bool
+) -> GridCell:
+    found = by_cell.get((node.node, check)) or by_cell.get(("", check))
+    if not found:
+        return GridCell(verdict="running" if not ended and node.running == check else "waiting")
+    found = [each for each in found if each.applies] or found
+    verdict: CellVerdict = found[0].verdict if found[0].applies else "not_applicable"
+    return GridCell(verdict=verdict, reason=_reason(found, node.node))
 
 
 def _state(node: NodeReport, *, ended: bool) -> CellVerdict:

@@ -250,12 +250,11 @@ def _owner(result: CheckResult, affected: int, total: int) -> Owner | None:
     expected = result.owner or _OWNER_BY_TYPE.get(result.type)
     if expected is Owner.PROTOCOL or (shared and expected not in {None, Owner.NODE}):
         return expected
-    return _hardware_owner(result, expected, affected, total)
+    return _hardware_owner(result, expected, total, shared=shared)
 
 
-def _hardware_owner(result: CheckResult, expected: Owner | None, affected: int, total: int) -> Owner:
+def _hardware_owner(result: CheckResult, expected: Owner | None, total: int, *, shared: bool) -> Owner:
     """Return the owner of a fault of hardware, or of a fault that most nodes do not have."""
-    shared = affected >= SHARED * total
     if result.scope is Scope.PAIR and (result.verdict is Verdict.INCONCLUSIVE or (shared and total == 2)):
         # Two nodes that are slow together: either of them, or the link between them.
         return Owner.LINK

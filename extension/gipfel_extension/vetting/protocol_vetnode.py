@@ -61,12 +61,9 @@ class Cuda(Frozen):
     def to_entries(self) -> list[dict[str, Any]]:
         """Return a matmul check of every GPU (vetnode uses the first only), and one of the libraries."""
         matmul = {"type": "matmul", "parameters": {"size": 2048, "device": "cuda"}}
-        if not self.cuda_home:
-            return [matmul]
-        return [
-            matmul,
-            {"type": "libraries", "parameters": {"folder": f"{self.cuda_home.rstrip('/')}/lib64"}},
-        ]
+        folder = f"{(self.cuda_home or '').rstrip('/')}/lib64"
+        libraries = {"type": "libraries", "parameters": {"folder": folder}}
+        return [matmul, libraries] if self.cuda_home else [matmul]
 
 
 class Internet(Frozen):

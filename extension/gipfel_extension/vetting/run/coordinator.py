@@ -160,7 +160,10 @@ class Coordinator:
             return entries
         alone = [entry for entry in entries if not is_group(entry)]
         when = datetime.fromtimestamp(self._skipped[node] / 1e9, UTC)
-        self.builder.add([_skipped_result(entry, node, f"{when:%Y-%m-%d %H:%M} UTC") for entry in alone])
+        reason = f"Not run again: this node was vetted by this protocol at {when:%Y-%m-%d %H:%M} UTC."
+        self.builder.add(
+            [entry.not_run(node, reason, verdict=Verdict.PASS, evidence={SKIPPED: True}) for entry in alone]
+        )
         return [entry for entry in entries if is_group(entry)]
 
     def _submit(self, node: str, entry: ProtocolCheck) -> PendingTask:
@@ -220,11 +223,6 @@ class Coordinator:
             lost = "The node's agent was lost." if (node, AGENT) in judged else ""
             cause = lost or reason or "The check gave no verdict."
             self.builder.add([entry.not_run(node, cause, evidence={"consequence": True})])
-
-
-def _skipped_result(entry: ProtocolCheck, node: str, when: str) -> CheckResult:
-    reason = f"Not run again: this node was vetted by this protocol at {when}."
-    return entry.not_run(node, reason, verdict=Verdict.PASS, evidence={SKIPPED: True})
 
 
 def _agent_result(node: str, reason: str) -> CheckResult:

@@ -115,10 +115,9 @@ def _rank_count(spec: ProbeSpec, gpus: int, *, alone: bool) -> int:
 
 def _has_failed(pending: PendingTask) -> bool:
     """Return whether a node has ended without a measurement, so that others may hang."""
-    if not pending.done:
-        return False
-    return not isinstance(pending.answer, RanksFinished) or any(
-        each.answer.error for each in pending.answer.results
+    return pending.done and (
+        not isinstance(pending.answer, RanksFinished)
+        or any(each.answer.error for each in pending.answer.results)
     )
 
 

@@ -262,7 +262,9 @@ class _Pairs:
     def verdicts(self) -> list[CheckResult]:
         """Return the verdicts that follow from the rounds."""
         if self._lacking and not self._measured:
-            return [_lacking(self._entry, node, self._lacking) for node in self._state.nodes]
+            reason = f"Nothing was measured: the image lacks {self._lacking}."
+            fix = f"Install {self._lacking} in the image."
+            return [self._entry.not_run(node, reason, fix, owner=Owner.IMAGE) for node in self._state.nodes]
         if not self.rounds:
             reason = "The run's time limit was too short for a round of pairs."
             fix = "Give the run more time (--time-limit)."
@@ -334,12 +336,6 @@ def _failed_nodes(state: PairState) -> dict[str, tuple[str, bool]]:
         if len(errors) >= _MAX_FAILED_PARTNERS:
             found.setdefault(node, (next(iter(errors.values())), False))
     return found
-
-
-def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:
-    """Return the result where the image lacks a module that the probe needs."""
-    reason = f"Nothing was measured: the image lacks {module}."
-    return entry.not_run(node, reason, f"Install {module} in the image.", owner=Owner.IMAGE)
 
 
 def _state(

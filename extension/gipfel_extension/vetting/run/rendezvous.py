@@ -150,8 +150,7 @@ def _names(node: str) -> Iterable[str]:
             known = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
         except OSError:
             known = []
-        addresses = [str(each[4][0]) for each in known]
-        routable = [each for each in addresses if not each.startswith("127.")]
+        routable = [str(each[4][0]) for each in known if not str(each[4][0]).startswith("127.")]
         # Debian resolves a machine's own name to 127.0.1.1; on other nodes the name may be correct.
         (good if routable else doubtful)[name] = None
         good |= dict.fromkeys(routable)

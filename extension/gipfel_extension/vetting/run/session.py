@@ -281,10 +281,7 @@ def _recorded_signals(signals: list[int]) -> Iterator[None]:
         yield
         return
 
-    def record(number: int, _frame: object) -> None:
-        signals.append(number)
-
-    before = {number: signal.signal(number, record) for number in _SIGNALS}
+    before = {number: signal.signal(number, lambda each, _: signals.append(each)) for number in _SIGNALS}
     try:
         yield
     finally:
