@@ -1,8 +1,8 @@
 """Images that the tests use, made from Debian packages once per machine.
 
 ``debian.sqsh`` holds no Python, ``python-bookworm.sqsh`` holds Debian's and two packages for it, ``debian``
-is the first one unpacked. Others are made when a test asks for them: another Debian's Python, or PyTorch
-beside Debian's.
+is the first one unpacked, ``debian-packages`` has the packages that it was made of. Others are made when a
+test asks for them: another Debian's Python, or PyTorch beside Debian's.
 """
 
 import argparse
@@ -47,6 +47,7 @@ class Images:
     debian: Path
     python: Path
     unpacked: Path
+    packages: Path
 
 
 def missing() -> str | None:
@@ -76,11 +77,12 @@ def build_images(folder: Path | None = None) -> Images:
         A tool is missing or failed; nothing half made stays behind.
     """
     folder = images_folder() if folder is None else folder
-    images = Images(folder / "debian.sqsh", folder / f"python-{SUITE}.sqsh", folder / "debian")
+    names = ("debian.sqsh", f"python-{SUITE}.sqsh", "debian", "debian-packages")
+    images = Images(*(folder / name for name in names))
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _made(images.unpacked, lambda target: _bootstrap(target))
+        _made(images.packages, lambda target: _bootstrap(images.unpacked, target))
         _made(images.debian, lambda target: _squash(images.unpacked, target))
         _made(images.python, lambda target: _squash_python(folder / ".python", target))
     return images
@@ -162,8 +164,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _bootstrap(target: Path) -> None:
+def _bootstrap(target: Path, packages: Path) -> None:
+    _remove(target)
+    packages.mkdir(mode=0o755)
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    options += ["--skip=essential/unlink", f"--customize-hook=sync-out /var/cache/apt/archives {packages}"]
     _call(["mmdebstrap", "--quiet", "--variant=minbase", *options, SUITE, str(target)])
     _mark(target)
 

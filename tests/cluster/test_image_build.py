@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from engine_containers import Containers
 from image_builds import MARKS, STATUS, Gipfel
-from images import Images
+from images import SUITE, Images
 from package_images import index_repository, write_oci_image, write_repository
 from unix_users import UnixUser
 
@@ -20,7 +21,7 @@ from gipfel_cluster.environment import parse_environment
 
 pytestmark = MARKS
 
-#: Seconds in which a small Debian is fetched and installed, on a busy machine.
+#: Seconds in which a small Debian is installed, on a busy machine.
 _DEBIAN_S = 300
 
 
@@ -109,18 +110,12 @@ def test_an_oci_archive_and_an_image_are_bases(
 
 
 @pytest.fixture
-def debian_packages(engine_place: Path) -> Path:
+def debian_packages(engine_place: Path, images: Images) -> Path:
     """A directory with the packages of a small Debian, and the lists by which apt finds them."""
     folder = engine_place / "debian"
-    folder.mkdir(mode=0o755)
-    options = ["--variant=minbase", "--skip=essential/unlink,cleanup/apt", "--format=null"]
-    copied = f"--customize-hook=sync-out /var/cache/apt/archives {folder}"
-    try:
-        command = ["mmdebstrap", *options, copied, "bookworm", "/dev/null"]
-        subprocess.run(command, check=True, capture_output=True, timeout=_DEBIAN_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"Packages of Debian can't be fetched: {type(error).__name__}")
-    index_repository(folder, "bookworm")
+    shutil.copytree(images.packages, folder, ignore=shutil.ignore_patterns("lock", "partial"))
+    folder.chmod(0o755)
+    index_repository(folder, SUITE)
     return folder
 
 
