@@ -12,11 +12,9 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from collections import Counter
@@ -32,6 +30,7 @@ from intervals import wilson
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
+from job_faults import cpu_s, half_cpu, readers, slow_port  # noqa: E402
 from one_machine import OneMachine, wait_until  # noqa: E402 - of the tests on a cluster
 
 #: Jobs of each kind of fault; for each of them seven healthy ones.
@@ -48,8 +47,6 @@ FAULTS = ("half_cpu", "asleep", "killed", "shape", "reader", "stage", "samples")
 _STOPS = {"asleep", "killed", "shape"}
 _STEPS, _ONSET = 42, 12
 _HANG_AFTER_S, _LIMIT_S = 30, 600
-#: Bytes of a batch, more than the kernel sends in one piece, and the rate at which it takes 0.27 s.
-_BATCH_BYTES, _SLOW_READER = 400_000, "12mbit"
 _BLAMELESS = {"unknown", "change", "uneven_samples", "link"}
 RIGHT = 0.95
 
@@ -141,7 +138,6 @@ class Job:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "GIPFEL_NOTIFY": "",
         }  # fmt: skip
         self._launch = self._runs / "launches" / "?"
-        self.cpu_s = 0.0
 
     def gipfel(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run a command as its user."""
@@ -163,7 +159,7 @@ class Job:
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_bytes(_SOURCE)
         with contextlib.ExitStack() as stack:
-            reader = stack.enter_context(_readers(self._machine.hub_address, plan.ranks))
+            reader = stack.enter_context(readers(self._machine.hub_address, plan.ranks))
             layout = ",".join(f"{axis}={size}" for axis, size in plan.layout.items())
             started = self.gipfel(
                 "launch", "--engine", "host", "--scheduler", "slurm", "--no-preflight", "--nodes", "2",
@@ -205,7 +201,7 @@ class Job:
     @contextlib.contextmanager
     def _fault(self, port: int) -> Iterator[None]:
         if self._plan.fault == "reader":
-            with _slow_port(self._machine, port):
+            with slow_port(self._machine, port):
                 yield
             return
         pid = self._pid()
@@ -213,10 +209,10 @@ class Job:
             os.kill(pid, signal.SIGKILL)
             yield
             return
-        before, begin = _cpu_s(pid), time.monotonic()
+        before, begin = cpu_s(pid), time.monotonic()
         time.sleep(3)
-        needed = (_cpu_s(pid) - before) / (time.monotonic() - begin)
-        with _half_cpu(pid, needed):
+        needed = (cpu_s(pid) - before) / (time.monotonic() - begin)
+        with half_cpu(pid, needed):
             yield
 
     def _pid(self) -> int:
@@ -250,85 +246,6 @@ class Job:
             "recorder": json.loads(recorded.stdout) if recorded.stdout else None,
             "hang": state["hang"], "failed": failure.get("rank"), "outcome": state.get("outcome"),
         }  # fmt: skip
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextlib.contextmanager
-def _half_cpu(pid: int, needed: float) -> Iterator[None]:
-    """Hold a process to half of the cores that it needs."""
-    group = Path(tempfile.mkdtemp(prefix="gipfel-jobs-", dir="/sys/fs/cgroup/cpu"))
-    try:
-        period = 100_000
-        (group / "cpu.cfs_period_us").write_text(str(period))
-        (group / "cpu.cfs_quota_us").write_text(str(max(1000, int(period * needed / 2))))
-        (group / "cgroup.procs").write_text(str(pid))
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            (group.parent / "cgroup.procs").write_text(str(pid))
-        wait_until(lambda: not (group / "cgroup.procs").read_text(), 5)
-        group.rmdir()
-
-
-@contextlib.contextmanager
-def _slow_port(machine: OneMachine, port: int) -> Iterator[None]:
-    """Limit what this machine sends from a port to the nodes."""
-    network = ".".join(machine.hub_address.split(".")[:3])
-    shown = subprocess.run(
-        ["ip", "-4", "-o", "address"], capture_output=True, text=True, check=True, timeout=10
-    ).stdout
-    link = next(line.split()[1] for line in shown.splitlines() if f" {network}." in line)
-    slow = f"dev {link} parent 1: protocol ip u32 match ip sport {port} 0xffff flowid 1:3"
-    for words in (
-        f"qdisc add dev {link} root handle 1: htb",
-        f"class add dev {link} parent 1: classid 1:3 htb rate {_SLOW_READER} burst 4kb cburst 4kb",
-        f"filter add {slow}",
-    ):
-        subprocess.run(["/usr/sbin/tc", *words.split()], check=True, timeout=10)
-    try:
-        yield
-    finally:
-        subprocess.run(["/usr/sbin/tc", "qdisc", "del", "dev", link, "root"], check=False, timeout=10)
-
-
-@contextlib.contextmanager
-def _readers(address: str, count: int) -> Iterator[str]:
-    """Serve batches to each rank from a port of its own; gives the address with the first port."""
-    batch = b"x" * _BATCH_BYTES
-    while True:
-        sockets = [socket.socket() for _ in range(count)]
-        first = random.randrange(20_000, 30_000)
-        try:
-            for number, each in enumerate(sockets):
-                each.bind((address, first + number))
-                each.listen()
-            break
-        except OSError:
-            for each in sockets:
-                each.close()
-
-    def serve(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            connection, _ = listener.accept()
-            with connection:
-                while connection.recv(1):
-                    connection.sendall(batch)
-
-    threads = [threading.Thread(target=serve, args=(each,), daemon=True) for each in sockets]
-    for thread in threads:
-        thread.start()
-    try:
-        yield f"{address}:{first}"
-    finally:
-        for each in sockets:
-            # A close alone leaves a thread in accept().
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
 
 
 def judge(plan: JobPlan, said: Mapping[str, Any]) -> str:

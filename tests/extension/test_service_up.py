@@ -7,22 +7,16 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from home_services import FAILING, fetch, services_of
 
-from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process, descendants
-from gipfel_cluster.workloads.directory import new_directory, write_state
-from gipfel_cluster.workloads.kinds import Workload, Workloads
-from gipfel_extension.services.blueprint import find_blueprint, read_blueprint
-from gipfel_extension.services.directory import ServiceSpec, ServiceState, read_service_state
-from gipfel_extension.services.start import ServiceKind, service_url, start_service
-from gipfel_extension.training.record import LaunchState
+from gipfel_extension.services.blueprint import find_blueprint
+from gipfel_extension.services.directory import read_service_state
 
 _BLUEPRINT = """\
 name: pair
@@ -82,22 +76,9 @@ def gipfel(tmp_path: Path) -> Iterator[Command]:
         return ended
 
     yield run
-    for each in _services(tmp_path):
+    for each in services_of(tmp_path):
         if not each.ended:
             run("stop", f"service:{each.id}")
-
-
-def _services(home: Path) -> list[Workload]:
-    return list(ServiceKind().list({"HOME": str(home)}))
-
-
-def _get(url: str, token: str = "") -> tuple[int, bytes]:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
 
 
 def _listening(port: int) -> list[str]:
@@ -176,13 +157,13 @@ def test_a_shipped_service_is_started_used_listed_followed_and_stopped(
     assert (folder / "token").stat().st_mode & 0o777 == 0o600
     assert folder.stat().st_mode & 0o777 == 0o700
 
-    assert _get(f"{url}score.txt", token) == (200, b"87\n")
+    assert fetch(f"{url}score.txt", token) == (200, b"87\n")
     for refused in ("link", "page/", "pipe", "missing"):
-        assert _get(f"{url}{refused}", token)[0] == 404, refused
-    assert b"score.txt" in _get(url, token)[1]
-    assert _get(f"{url}score.txt")[0] == 401
-    assert _get(f"{url}score.txt", "wrong")[0] == 401
-    assert _get(f"{url}../../etc/hostname", token)[0] == 400
+        assert fetch(f"{url}{refused}", token)[0] == 404, refused
+    assert b"score.txt" in fetch(url, token)[1]
+    assert fetch(f"{url}score.txt")[0] == 401
+    assert fetch(f"{url}score.txt", "wrong")[0] == 401
+    assert fetch(f"{url}../../etc/hostname", token)[0] == 400
     port = int(url.rstrip("/").rpartition(":")[2])
     assert _listening(port) == ["0100007F"]
     _check_that_another_user_gets_nothing(url, folder)
@@ -205,7 +186,7 @@ def test_a_shipped_service_is_started_used_listed_followed_and_stopped(
     with pytest.raises(OSError, match=r"[Rr]efused"):
         socket.create_connection(("127.0.0.1", port), 5)
     assert "is stopped" in gipfel("service", "url", "res", status=1).stderr
-    (found,) = _services(tmp_path)
+    (found,) = services_of(tmp_path)
     assert (found.state, found.exit_status) == ("stopped", 143)
 
 
@@ -223,19 +204,19 @@ def test_a_directory_is_applied_again_only_after_a_change(gipfel: Command, tmp_p
     circle.symlink_to(circle)
     refused = gipfel("service", "apply", str(circle), "--here", status=1).stderr
     assert "can't be read: Too many levels of symbolic links" in refused
-    assert not _services(tmp_path)
+    assert not services_of(tmp_path)
     (wanted / "params.yaml").write_text(f"directory: {wanted}\n")
     url = gipfel("service", "apply", str(wanted), "--here").stdout.strip()
     token = gipfel("service", "token", "files").stdout.strip()
-    assert _get(f"{url}params.yaml", token)[0] == 200
+    assert fetch(f"{url}params.yaml", token)[0] == 200
     again = gipfel("service", "apply", str(wanted), "--here")
     assert (again.stdout, "is running as" in again.stderr) == ("", True)
-    assert _get(url, token)[0] == 200
+    assert fetch(url, token)[0] == 200
     (wanted / "params.yaml").write_text(f"directory: {tmp_path}\n")
     changed = gipfel("service", "apply", str(wanted), "--here")
     token = gipfel("service", "token", "files").stdout.strip()
-    assert _get(f"{changed.stdout.strip()}wanted/params.yaml", token)[0] == 200
-    assert len(_services(tmp_path)) == 1
+    assert fetch(f"{changed.stdout.strip()}wanted/params.yaml", token)[0] == 200
+    assert len(services_of(tmp_path)) == 1
 
 
 def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tmp_path: Path) -> None:
@@ -249,7 +230,7 @@ def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tm
     (secrets / "api-key").chmod(0o600)
     document = json.loads(gipfel("service", "up", "./pair.yaml", "--here", "--json").stdout)
     token = (tmp_path / ".gipfel/services/pair/token").read_text().strip()
-    status, content = _get(f"{document['url']}a", token)
+    status, content = fetch(f"{document['url']}a", token)
     assert status == 200
     answer = json.loads(content)
     environment: dict[str, Any] = answer["environment"]
@@ -265,9 +246,9 @@ def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tm
     assert Path(answer["arguments"][3]).is_dir()
 
     # A part that ends takes the whole service with it, and nothing stays behind.
-    assert _get(f"{document['url']}die", token)[0] == 502
+    assert fetch(f"{document['url']}die", token)[0] == 502
     deadline = time.monotonic() + 60
-    while not (found := _services(tmp_path)[0]).ended:
+    while not (found := services_of(tmp_path)[0]).ended:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert found.state == "failed"
@@ -276,12 +257,9 @@ def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tm
     assert not (tmp_path / ".gipfel/services/pair/secrets").exists()
 
 
-_FAILING = "name: bad\ntitle: Bad\nparts:\n  a:\n    command: {}\n    ready: {{timeout_s: {}}}\n"
-
-
 def test_a_service_that_ends_at_its_start_says_why(gipfel: Command, tmp_path: Path) -> None:
     program = '["${python}", -c, "print(\'no luck\'); raise SystemExit(4)", "${socket}"]'
-    (tmp_path / "bad.yaml").write_text(_FAILING.format(program, 60))
+    (tmp_path / "bad.yaml").write_text(FAILING.format(program, 60))
     ended = gipfel("service", "up", "./bad.yaml", "--here", status=1)
     assert "has failed: The part a ended with status 4: no luck." in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -316,11 +294,11 @@ def test_a_program_that_listens_elsewhere_or_changes_its_port_is_one_line(
     up = ("service", "up", "./mover.yaml", "--here", "-p", "first")
     elsewhere = gipfel(*up, "9099", status=1)
     assert "The part a was not ready after 6 s" in elsewhere.stderr
-    (found,) = _services(tmp_path)
+    (found,) = services_of(tmp_path)
     assert (found.state, _left(tmp_path)) == ("failed", [])
     url = gipfel(*up, "8080").stdout.strip()
     token = gipfel("service", "token", "mover").stdout.strip()
-    status, content = _get(url, token)
+    status, content = fetch(url, token)
     assert (status, content.count(b"\n")) == (502, 1)
     gipfel("service", "down", "mover")
     assert _left(tmp_path) == []
@@ -334,196 +312,3 @@ def _left(home: Path) -> list[str]:
             words = each.read_bytes().replace(b"\0", b" ").decode(errors="replace")
             found += [words] if f"{home}/mover.py" in words else []
     return found
-
-
-_LOADER = """\
-name: loader
-title: Loader
-parts:
-  a:
-    command: ["${python}", -c, "", "${socket}", "${parameters.model}"]
-parameters: {model: {}}
-"""
-
-
-@pytest.mark.parametrize("named", ["model/w.bin", "model"])
-def test_a_service_with_a_hostile_model_is_refused(tmp_path: Path, named: str) -> None:
-    (tmp_path / "loader.yaml").write_text(_LOADER)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/w.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    spec = ServiceSpec(
-        name="loader",
-        blueprint=read_blueprint(tmp_path / "loader.yaml"),
-        parameters={"model": named},
-        directory=str(tmp_path),
-        scheduler="local",
-    )
-    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "GIPFEL_SCAN_POLICY": "refuse"}
-    with pytest.raises(GipfelError, match=r"(?s)refuses a file.*malicious.*w\.bin"):
-        start_service(spec, environment)
-    assert not _services(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("program", "problem"),
-    [
-        ('[not-a-program, "${socket}"]', "not-a-program: No such file or directory"),
-        ('["${python}", -c, "import time; time.sleep(600)", "${socket}"]', "was not ready after 2 s"),
-        ('["${python}", -c, "import os; os.kill(os.getpid(), 9)", "${socket}"]', "was ended by SIGKILL"),
-    ],
-)
-def test_a_supervisor_whose_part_cannot_start_says_why_and_leaves_nothing(
-    tmp_path: Path, program: str, problem: str
-) -> None:
-    (tmp_path / "bad.yaml").write_text(_FAILING.format(program, 2 if "sleep" in program else 60))
-    spec = ServiceSpec(name="bad", blueprint=read_blueprint(tmp_path / "bad.yaml"))
-    folder = tmp_path / ".gipfel/services/bad"
-    (folder / "secrets").mkdir(parents=True)
-    (folder / "spec.json").write_text(spec.model_dump_json())
-    write_state(folder, ServiceState(phase="queued", name="bad"))
-    argv = (sys.executable, "-m", "gipfel_extension.services.supervisor", str(folder))
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1
-    (found,) = _services(tmp_path)
-    assert problem in found.reason
-    assert problem in ended.stderr
-    assert not (folder / "secrets").exists()
-
-
-_RELAY = """\
-name: relay
-title: Relay
-keep_up: true
-handover: overlap
-parts:
-  a:
-    command:
-      ["${python}", -I, -m, gipfel_extension.services.programs, files, "${socket}", "${parameters.directory}"]
-    secrets: [word]
-parameters: {directory: {}}
-"""
-
-
-def test_the_next_supervisor_takes_over_state_logs_and_secrets_when_the_first_has_ended(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "relay.yaml").write_text(_RELAY)
-    parameters = {"directory": str(tmp_path)}
-    spec = ServiceSpec(name="relay", blueprint=read_blueprint(tmp_path / "relay.yaml"), parameters=parameters)
-    folder = tmp_path / ".gipfel/services/relay"
-    (folder / "secrets").mkdir(parents=True)
-    (folder / "secrets/word").write_text("w")
-    (folder / "token").write_text("x" * 40)
-    (folder / "spec.json").write_text(spec.model_dump_json())
-    write_state(folder, ServiceState(phase="queued", name="relay"))
-    argv = (sys.executable, "-m", "gipfel_extension.services.supervisor", str(folder))
-
-    def started(ready: Callable[[], bool]) -> subprocess.Popen[bytes]:
-        found = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while not ready():
-            assert found.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return found
-
-    def state_is(pid: int, phase: str) -> bool:
-        state = read_service_state(folder)
-        return state.phase == phase and state.supervisor is not None and state.supervisor.pid == pid
-
-    first = started(lambda: read_service_state(folder).phase == "running")
-    # One that gives up before it has taken over changes nothing.
-    given_up = started((folder / "successor").exists)
-    given_up.terminate()
-    assert given_up.wait(30) == 0
-    assert state_is(first.pid, "running")
-    assert not (folder / "successor").exists()
-    second = started((folder / "successor").exists)
-    assert state_is(first.pid, "running")
-    assert _get(service_url(folder), "x" * 40)[0] == 200
-    first.terminate()
-    assert first.wait(30) == 0
-    deadline = time.monotonic() + 30
-    while not state_is(second.pid, "running"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert _get(service_url(folder), "x" * 40)[0] == 200
-    assert (folder / "secrets/word").exists()
-    assert [each.name for each in folder.glob("*.log")] == ["a.log"]
-    (folder / "stop").touch()
-    assert second.wait(30) == 0
-    assert state_is(second.pid, "ended")
-    assert not (folder / "secrets").exists()
-
-
-def test_secrets_that_a_killed_supervisor_has_left_are_removed(tmp_path: Path) -> None:
-    folder = tmp_path / ".gipfel/services/lost"
-    (folder / "secrets").mkdir(parents=True)
-    write_state(folder, ServiceState(phase="running", name="lost"))
-    assert _services(tmp_path)[0].state == "running"
-    assert (folder / "secrets").exists()
-    write_state(folder, ServiceState(phase="ended", outcome="lost", name="lost"))
-    assert _services(tmp_path)[0].state == "lost"
-    assert not (folder / "secrets").exists()
-
-
-def test_the_panel_lists_a_service_and_not_the_kinds_with_routes_of_their_own(
-    start_server: Any, tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
-    server = start_server(GIPFEL_RUNS=str(runs), GIPFEL_SCHEDULER="local")
-    environment = {"GIPFEL_RUNS": str(runs), "HOME": str(server.home)}
-    launch = new_directory(runs / "launches")
-    (launch / "spec.json").write_text('{"script": "train.py"}')
-    write_state(launch, LaunchState(number=1, phase="ended", outcome="completed", name="train", created_ns=1))
-    folder = server.home / ".gipfel/services/bad"
-    folder.mkdir(parents=True)
-    (tmp_path / "bad.yaml").write_text(
-        _FAILING.format('["${python}", -c, "raise SystemExit(4)", "${socket}"]', 60)
-    )
-    spec = ServiceSpec(
-        name="bad",
-        blueprint=read_blueprint(tmp_path / "bad.yaml"),
-        directory=str(tmp_path),
-        scheduler="local",
-    )
-    (folder / "spec.json").write_text(spec.model_dump_json())
-    (folder / "a.log").write_text("hello\n")
-    write_state(folder, ServiceState(phase="running", name="bad", title="Bad", created_ns=2))
-
-    assert {each.kind for each in Workloads(environment, {}).list(ended=True)} == {"launch", "service"}
-    assert server.call("gipfel/workloads") == (200, {"workloads": []})
-    _, answer = server.call("gipfel/services")
-    shown = [(each["id"], each["state"], each["url"], each["in_hub"]) for each in answer["services"]]
-    assert shown == [("bad", "running", "", False)]
-    offers = {each["name"]: each for each in server.call("gipfel/services/offers")[1]["offers"]}
-    assert offers["tensorboard"]["license"] == "Apache-2.0"
-    assert offers["tensorboard"]["cost"] == "no GPU and 1 CPU hour per hour"
-    for body, problem in (
-        ({"blueprint": "files"}, "needs a value for the parameter 'directory'"),
-        ({"blueprint": "nothing"}, "There is no blueprint 'nothing'"),
-        ({"blueprint": "../x"}, "not valid: blueprint"),
-        ({"blueprint": "files", "parameters": {"directory": "/tmp", "x": "1"}}, "has no parameter 'x'"),
-        ({"blueprint": "files", "name": "A B", "parameters": {"directory": "/tmp"}}, "not valid: name"),
-    ):
-        status, answer = server.call("gipfel/services", "POST", body)
-        assert (status, problem in answer["message"]) == (400, True), answer
-    status, answer = server.call("gipfel/services/share", "POST", {"service": "bad", "name": "ben"})
-    assert (status, "Only services of a hub" in answer["message"]) == (400, True)
-    name = {"kind": "service", "id": "bad"}
-    log = server.call("gipfel/workloads/log?kind=service&id=bad")
-    assert log == (200, {"lines": [{"rank": 0, "text": "hello"}]})
-    assert server.call("gipfel/workloads/stop", "POST", name) == (200, name)
-    assert (folder / "stop").exists()
-    status, answer = server.call("gipfel/workloads/rerun", "POST", name)
-    assert (status, "is running already" in answer["message"]) == (400, True)
-    write_state(folder, ServiceState(phase="ended", outcome="stopped", name="bad", created_ns=2))
-    assert server.call("gipfel/workloads/rerun", "POST", name) == (200, name)
-    assert (folder / "token").stat().st_mode & 0o777 == 0o600
-
-    def reason() -> str:
-        found = server.call("gipfel/services")[1]["services"][0]
-        return str(found["reason"]) if found["ended"] else ""
-
-    assert server.wait(reason, 120).startswith("The part a ended with status 4")

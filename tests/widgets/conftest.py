@@ -1,6 +1,7 @@
 """Runs with real recorders, in a directory of each test."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,17 @@ def recording() -> Iterator[Callable[..., Measurement]]:
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Path]:
+    """Be the only rank; return a directory for checkpoints."""
+    dist = pytest.importorskip("torch.distributed")
+    before = signal.getsignal(signal.SIGUSR1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield tmp_path / "checkpoints"
+    dist.destroy_process_group()
+    signal.signal(signal.SIGUSR1, before)
 
 
 def recorders(pid: int | None = None) -> list[psutil.Process]:
