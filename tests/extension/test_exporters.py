@@ -91,9 +91,8 @@ def run(environment) -> Path:
     (launch / "state.json").write_text(json.dumps(state))
     (launch / "rank-0.log").write_text("CUDA out of memory\n")
     (launch / "command.txt").write_text("python train.py --api-key S3CRET\n")
-    (folder.path / "score.json").write_text(
-        json.dumps({"score": 62.0, "losses": {"input": 21.0, "idle": 17.0}})
-    )
+    score = {"score": 62.0, "losses": {"input": 21.0, "idle": 17.0}}
+    (folder.path / "score.json").write_text(json.dumps(score))
     return folder.path
 
 
@@ -127,12 +126,8 @@ def test_a_run_and_its_launch_become_a_run_and_a_child(run, environment):
     assert parent["params"] == {"lr": "1e-4", "api_key": "HIDDEN"}
     assert parent["tags"]["mlflow.source.git.commit"] == "a" * 40
     assert parent["tags"]["mlflow.docker.image.id"] == "sha256:" + "b" * 64
-    assert _values(server, "run0", "loss") == [
-        (0, "1.0"),
-        (10, "0.5"),
-        (20, "0.3333333333333333"),
-        (30, "0.25"),
-    ]
+    losses = ["1.0", "0.5", "0.3333333333333333", "0.25"]
+    assert _values(server, "run0", "loss") == list(zip((0, 10, 20, 30), losses, strict=True))
     assert _values(server, "run0", "rank_1/loss") == [(0, "NaN"), (10, "NaN"), (20, "NaN"), (30, "NaN")]
     assert _values(server, "run1", "reward_mean") == [(3, "2.0")]
     assert _values(server, "run0", "gipfel/loss/input") == [(0, "21.0")]
