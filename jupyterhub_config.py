@@ -185,9 +185,9 @@ c.EDFSpawner.extend_by = os.environ.get("GIPFEL_EXTEND_BY", "")
 # GIPFEL_IDLE_LIMIT seconds is stopped, after a warning of ten minutes in JupyterLab. The page of servers
 # shows the saved GPU hours.
 services, roles = [], []
+control_servers = ["list:users", "read:servers", "delete:servers"]
 if admins:
-    scopes = ["list:users", "read:servers", "delete:servers"]
-    roles.append({"name": "gipfel-administrators", "users": admins, "scopes": scopes})
+    roles.append({"name": "gipfel-administrators", "users": admins, "scopes": control_servers})
 # Services end with the hub process; the next hub starts them again on the same ports.
 with_hub = f"--with-parent={os.getpid()}"
 c.EDFSpawner.idle_limit = int(os.environ.get("GIPFEL_IDLE_LIMIT", "0"))
@@ -202,8 +202,13 @@ if c.EDFSpawner.idle_limit:
             ],
         }
     )
-    scopes = ["list:users", "read:servers", "delete:servers"]
-    roles.append({"name": "gipfel-culling", "services": ["gipfel-culling"], "scopes": scopes})
+    roles.append({"name": "gipfel-culling", "services": ["gipfel-culling"], "scopes": control_servers})
+
+# Services, such as dashboards: with the last of these scopes, a notebook server's token may start and stop
+# its user's other servers, as `gipfel service up` in it does. Without it, services can be started only on the
+# hub's pages.
+server_scopes = ["users:activity!user", "access:servers!server", "servers!user"]
+roles.append({"name": "server", "scopes": server_scopes})
 
 # Registry, off by default: a database with the results of users' vetting runs, in which the site's operators
 # decide about bad nodes. It receives a user's results only with that user's consent. As configured here it
@@ -237,7 +242,7 @@ if os.environ.get("GIPFEL_REGISTRY"):
     c.JupyterHub.custom_scopes = CUSTOM_SCOPES
     # Users and their servers' tokens may send the results of their own jobs.
     roles.append({"name": "user", "scopes": ["self", WRITE_SCOPE]})
-    roles.append({"name": "server", "scopes": ["users:activity!user", "access:servers!server", WRITE_SCOPE]})
+    server_scopes.append(WRITE_SCOPE)
     # The cluster's operators; JupyterHub's administrators are not operators automatically.
     operators = os.environ.get("GIPFEL_REGISTRY_OPERATORS", "").split()
     scopes = [OPERATE_SCOPE, f"access:services!service={name}"]
@@ -246,18 +251,10 @@ if os.environ.get("GIPFEL_REGISTRY"):
     # enough for a rule of the registry to apply.
     if vouched := os.environ.get("GIPFEL_REGISTRY_VOUCHED_TOKEN"):
         services.append({"name": "gipfel-vouched", "api_token": vouched})
-        scopes = [VOUCH_SCOPE]
-        roles.append({"name": "gipfel-vouched", "services": ["gipfel-vouched"], "scopes": scopes})
+        roles.append({"name": "gipfel-vouched", "services": ["gipfel-vouched"], "scopes": [VOUCH_SCOPE]})
     address = f"http://{hub_ip}:{registry_port}/services/{name}"
     c.EDFSpawner.environment.update({"GIPFEL_REGISTRY_URL": address})
 
-# Services, such as dashboards: with this scope, a notebook server's token may start and stop its user's other
-# servers, as `gipfel service up` in it does. Without it, services can be started only on the hub's pages.
-server_role = next((each for each in roles if each["name"] == "server"), None)
-if server_role is None:
-    server_role = {"name": "server", "scopes": ["users:activity!user", "access:servers!server"]}
-    roles.append(server_role)
-server_role["scopes"].append("servers!user")
 # A site's own blueprints of services, and directories in which it has installed the packages of services with
 # `gipfel service install BLUEPRINT --into DIRECTORY`.
 for name in ("GIPFEL_BLUEPRINTS", "GIPFEL_SERVICE_ENVIRONMENTS"):

@@ -61,9 +61,8 @@ def _value(name: str, text: str, *, exported: bool) -> str:
             inside = inside[len(start) : -len(end)]
         return _unescaped(inside)
     value = text.strip()
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-        return value[1:-1]
-    return value
+    is_quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if is_quoted else value
 
 
 def _unescaped(text: str) -> str:

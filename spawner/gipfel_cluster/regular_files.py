@@ -149,7 +149,6 @@ def _check_regular(handle: int, path: Path) -> None:
 
 
 def _size(count: int) -> str:
-    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if count >= 1 << bits:
-            return f"{count / (1 << bits):g} {unit}"
-    return f"{count} bytes"
+    units = (("GiB", 30), ("MiB", 20), ("KiB", 10))
+    fitting = (f"{count / (1 << bits):g} {unit}" for unit, bits in units if count >= 1 << bits)
+    return next(fitting, f"{count} bytes")

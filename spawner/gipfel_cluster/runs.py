@@ -13,7 +13,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,17 +200,13 @@ class LiveFolder:
         node
             This node's name. If several processes create one for a node, readers find the last one.
         """
-        try:
-            scratch = ScratchFolder.create()
-        except OSError:
-            return None
         live_file = _live_file(run, node)
-        try:
+        with suppress(OSError), ExitStack() as stack:
+            scratch = stack.enter_context(ScratchFolder.create())
             write_atomically(live_file, json.dumps({"node": node, "sockets": str(scratch.path)}) + "\n")
-        except OSError:
-            scratch.remove()
-            return None
-        return cls(scratch, live_file)
+            stack.pop_all()
+            return cls(scratch, live_file)
+        return None
 
     @property
     def path(self) -> Path:

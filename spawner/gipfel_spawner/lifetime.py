@@ -255,9 +255,8 @@ class ServerLifetime:
 
     def last_status(self) -> JobStatus:
         """Return the last known status of the job."""
-        if not self._spawner.job_id:
-            return JobStatus(answer="unknown")
-        return self._placement.watcher.status(self._spawner.job_id)
+        job_id = self._spawner.job_id
+        return self._placement.watcher.status(job_id) if job_id else JobStatus(answer="unknown")
 
     def gpu_hours_left(self) -> float:
         """Return the GPU hours until the job's time limit, 0 if its end is unknown."""

@@ -247,7 +247,7 @@ def test_an_environment_is_made_of_the_schemas_fields(pages: HubPages) -> None:
     page = pages.page
     page.locator("#gipfel-new-open").click()
     page.locator("#gipfel-new-fields > summary").click()
-    titles = {each.key: each.title for each in environment_fields()}
+    titles = {each.key: each.title for each in environment_fields().values()}
     variables = page.get_by_label(titles["env"], exact=True)
     page.get_by_label(titles["workdir"], exact=True).fill("/tmp")
     page.get_by_label(titles["mounts"], exact=True).fill("/tmp:/data\n/var/tmp:/more:ro")

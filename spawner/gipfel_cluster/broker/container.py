@@ -165,19 +165,16 @@ def edf_diagnostics(name: str, context: JobContext) -> tuple[Diagnostic, ...]:
 
 def kernel_command(python: str, runtime: Runtime, connection_file: str) -> tuple[str, ...]:
     """Return the argv of a kernel; ``python`` is ``image``, ``runtime`` or a path in the container."""
+
+    def program(name: str) -> tuple[str, ...]:
+        # A runtime that is one file has the program; its content can't be checked here.
+        is_missing = Path(runtime.root).is_dir() and not Path(runtime.root, name).is_file()
+        return _IPYKERNEL if is_missing else (f"{runtime.prefix}/{name}",)
+
     if python == "runtime":
-        is_file = not Path(runtime.root).is_dir()
-        program = (
-            (f"{runtime.prefix}/{RUNTIME_KERNEL_PROGRAM}",)
-            if is_file or Path(runtime.root, RUNTIME_KERNEL_PROGRAM).is_file()
-            else _IPYKERNEL
-        )
-        return (runtime.python, "-I", *program, "-f", connection_file)
+        return (runtime.python, "-I", *program(RUNTIME_KERNEL_PROGRAM), "-f", connection_file)
     first = "python3" if python == "image" else python
-    # A runtime that is one file has the program; its content can't be checked here.
-    if Path(runtime.root).is_dir() and not Path(runtime.root, IMAGE_KERNEL_PROGRAM).is_file():
-        return (first, *_IPYKERNEL, "-f", connection_file)
-    return (first, f"{runtime.prefix}/{IMAGE_KERNEL_PROGRAM}", "-f", connection_file)
+    return (first, *program(IMAGE_KERNEL_PROGRAM), "-f", connection_file)
 
 
 def _command(

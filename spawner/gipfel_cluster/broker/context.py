@@ -189,10 +189,9 @@ def find_runtime(path: str, environment: Mapping[str, str]) -> Runtime | None:
     default = Path(environment.get("HOME") or Path.home()) / ".gipfel" / "runtime"
     tree = Path(__file__).parents[3]
     built = (tree / "build" / "runtime",) if (tree / "pyproject.toml").is_file() else ()
-    for folder in (Path(sys.prefix), default, default.with_suffix(".sqsh"), *built):
-        if is_built_runtime(folder):
-            return Runtime.load(folder)
-    return None
+    candidates = (Path(sys.prefix), default, default.with_suffix(".sqsh"), *built)
+    found = next(filter(is_built_runtime, candidates), None)
+    return Runtime.load(found) if found else None
 
 
 def runtime_for_images(runtime: Runtime, requested: str, environment: Mapping[str, str]) -> Runtime:

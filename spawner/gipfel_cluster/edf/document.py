@@ -42,10 +42,8 @@ class LineIndex:
 
     def line(self, *path: str | int) -> int | None:
         """Return the line of a value, else that of the value that contains it."""
-        for end in range(len(path), 0, -1):
-            if (line := self._lines.get(path[:end])) is not None:
-                return line
-        return None
+        lines = (self._lines.get(path[:end]) for end in range(len(path), 0, -1))
+        return next(filter(None, lines), None)
 
     def last_path(self) -> Path:
         """Return the path of the last value that begins in the text; an empty one if there is none."""

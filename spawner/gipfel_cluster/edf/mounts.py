@@ -101,9 +101,8 @@ def _flag_errors(flags: tuple[str, ...]) -> list[tuple[str, str, str]]:
         return [("mount-flags", "'sqsh' can't be combined with other flags.", "Remove the others.")]
     if "" in flags:
         return [("mount-flags", "a flag is empty.", "Join flags with '+': ro+private.")]
-    if len(flags) > MAX_MOUNT_FLAGS:
-        return [("mount-flags", f"there are more than {MAX_MOUNT_FLAGS} flags.", "Remove some.")]
-    return []
+    too_many = ("mount-flags", f"there are more than {MAX_MOUNT_FLAGS} flags.", "Remove some.")
+    return [too_many] if len(flags) > MAX_MOUNT_FLAGS else []
 
 
 def _path_errors(source: str, destination: str, dialect: Dialect) -> list[tuple[str, str, str]]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..edf.image import image_environment
-from ..edf.model import Edf, Mount
+from ..edf.model import Mount
 from ..edf.mounts import read_reference, unsupported_store_error
-from .protocol import ContainerRequest, Invocation, check_values, edf_variables, is_protected
+from .protocol import ContainerRequest, Invocation, check_values, edf_variables, flag_notes, is_protected
 from .srun import env_command, is_read_by_launcher
 
 #: Mounts of Apptainer's configuration that are disabled, since an EDF lists all mounts itself.
@@ -113,13 +113,7 @@ def _accelerator(request: ContainerRequest) -> tuple[str, ...]:
 
 
 def _notes(request: ContainerRequest) -> tuple[str, ...]:
-    edf: Edf = request.edf
-    notes = [
-        f"The flag {flag!r} of the mount {mount} has no effect in the engine apptainer."
-        for mount in (*edf.mounts, *request.mounts)
-        for flag in mount.flags
-        if flag not in _SUPPORTED_FLAGS
-    ]
+    edf = request.edf
     in_registry = edf.image_path is None
     others = {
         "The engine apptainer gives access to all devices of the host, not only those of the EDF.": (
@@ -136,4 +130,5 @@ def _notes(request: ContainerRequest) -> tuple[str, ...]:
             edf.entrypoint and not in_registry
         ),
     }
-    return (*notes, *(note for note, applies in others.items() if applies))
+    ignored = flag_notes(request, "apptainer", _SUPPORTED_FLAGS)
+    return (*ignored, *(note for note, applies in others.items() if applies))

@@ -16,7 +16,7 @@ from ..edf.image import check_image, oci_entry_point
 from ..edf.model import Mount
 from ..model import GipfelError
 from .devices import ContainerDevices, Hardware
-from .protocol import ContainerRequest, Invocation, check_values
+from .protocol import ContainerRequest, Invocation, check_values, flag_notes
 from .sandbox import sandbox_argv
 from .sandbox.plan import VARIABLE, ContainerPlan, PlannedMount
 
@@ -142,7 +142,7 @@ def sandbox_invocation(
     return Invocation(
         argv=sandbox_argv(python, "container"),
         environment={**environment, VARIABLE: content},
-        notes=(*host.notes, *_notes(request, engine)),
+        notes=(*host.notes, *flag_notes(request, engine, _SUPPORTED_FLAGS | _IMPLIED_FLAGS)),
     )
 
 
@@ -150,15 +150,6 @@ def _planned(mount: Mount) -> PlannedMount:
     is_squashfs = "sqsh" in mount.flags
     read_only = is_squashfs or "ro" in mount.flags
     return PlannedMount(mount.source, mount.destination, read_only=read_only, squashfs=is_squashfs)
-
-
-def _notes(request: ContainerRequest, engine: str) -> tuple[str, ...]:
-    return tuple(
-        f"The flag {flag!r} of the mount {mount} has no effect in the engine {engine}."
-        for mount in (*request.edf.mounts, *request.mounts)
-        for flag in mount.flags
-        if flag not in _SUPPORTED_FLAGS | _IMPLIED_FLAGS
-    )
 
 
 class HostRequirements:

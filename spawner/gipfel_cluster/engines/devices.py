@@ -297,20 +297,18 @@ def host_driver(
     output
         The output of ``ldconfig -p``.
     """
-    found: dict[str, None] = {}
-    names: set[str] = set()
+    found: dict[str, str] = {}
     for line in output.splitlines():
         match = _LDCONFIG_LINE.fullmatch(line)
         if match and _LIBRARIES.fullmatch(match[1]) and _LDCONFIG_MACHINES.get(machine, "") in match[2]:
             path = os.path.realpath(match[3])
-            if match[1] not in names and Path(path).is_file():
-                found[path] = None
-                names.add(match[1])
-    if _CUDA not in names:
+            if Path(path).is_file():
+                found.setdefault(match[1], path)
+    if _CUDA not in found:
         return ()
     programs = ((program, which(program)) for program in _PROGRAMS)
     return (
-        *(DriverFile(path, links=_links(path)) for path in found),
+        *(DriverFile(path, links=_links(path)) for path in dict.fromkeys(found.values())),
         *(DriverFile(os.path.realpath(path), f"/usr/bin/{name}") for name, path in programs if path),
     )
 

@@ -17,6 +17,7 @@ from .protocol import (
     Invocation,
     check_values,
     edf_variables,
+    flag_notes,
     non_utf8_names,
     protected_names,
 )
@@ -131,12 +132,7 @@ class Podman:
 
     def _notes(self, request: ContainerRequest) -> tuple[str, ...]:
         edf = request.edf
-        notes = [
-            f"The flag {flag!r} of the mount {mount} has no effect in the engine podman."
-            for mount in (*edf.mounts, *request.mounts)
-            for flag in mount.flags
-            if flag not in _PROPAGATION | _IMPLIED_FLAGS
-        ]
+        flags = flag_notes(request, self.name, _PROPAGATION | _IMPLIED_FLAGS)
         others = {
             "Only podman reads the variables of an image in a registry: the job's value of a variable "
             "overrides the image's, except for search paths such as PATH.": True,
@@ -153,8 +149,7 @@ class Podman:
                 not edf.devices and self._has_gpus(edf)
             ),
         }
-        notes += [note for note, applies in others.items() if applies]
-        return (*notes, *_text_notes(request))
+        return (*flags, *(note for note, applies in others.items() if applies), *_text_notes(request))
 
 
 def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequence[str]) -> list[str]:
@@ -193,10 +188,8 @@ def _mount(mount: Mount, source: str) -> str:
 
 
 def _text_notes(request: ContainerRequest) -> tuple[str, ...]:
-    names = non_utf8_names(request.environment)
-    if not names:
-        return ()
-    return (f"podman changes the bytes of {', '.join(names)} that are not UTF-8.",)
+    names = ", ".join(non_utf8_names(request.environment))
+    return (f"podman changes the bytes of {names} that are not UTF-8.",) if names else ()
 
 
 def _has_init() -> bool:

@@ -4,7 +4,7 @@ The functions below check values, apply protected variables, and write notes abo
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pydantic import Field
@@ -161,6 +161,16 @@ def host_value_notes(request: ContainerRequest) -> tuple[str, ...]:
         f"host's: write the image's {name} in full, or import the image into a .sqsh file."
         for name in names
     )
+
+
+def flag_notes(request: ContainerRequest, engine: str, supported: Collection[str]) -> list[str]:
+    """Return notes about flags of mounts that an engine ignores."""
+    return [
+        f"The flag {flag!r} of the mount {mount} has no effect in the engine {engine}."
+        for mount in (*request.edf.mounts, *request.mounts)
+        for flag in mount.flags
+        if flag not in supported
+    ]
 
 
 def valid_names(names: Iterable[str]) -> tuple[str, ...]:

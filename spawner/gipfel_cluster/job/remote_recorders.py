@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..process.supervisor import FLUSH_S, append_event
-from ..process.tree import descendants
+from ..process.tree import descendants, end_child
 from ..regular_files import open_log
 from ..scheduler.notation import expand_hostlist
 
@@ -125,11 +125,7 @@ class RemoteRecorders:
             try:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(END_S)
-                process.kill()
-                process.wait()
+                end_child(process, END_S)
         self._thread.join(END_S)
         if self._receiver is not None:
             self._receiver.stop()

@@ -223,14 +223,11 @@ def describe(distributions: tuple[Distribution, ...], prefix: str) -> Descriptio
         *sorted(versions.items()),
     ):
         digest.update(f"{fact}\0".encode())
-    for one in distributions:
-        if one.name == "gipfel":
-            # Only files that are copied: importing the source writes byte code.
-            for target, source in sorted(files((one,)).items()):
-                digest.update(f"{target}\0".encode())
-                digest.update(hashlib.sha256(source.read_bytes()).digest())
-    for name, (_, source) in openssh_programs().items():
-        digest.update(f"{name}\0".encode())
+    # Only files that are copied: importing the source writes byte code.
+    own = sorted(files(one for one in distributions if one.name == "gipfel").items())
+    programs = [(name, source) for name, (_, source) in openssh_programs().items()]
+    for target, source in (*own, *programs):
+        digest.update(f"{target}\0".encode())
         digest.update(hashlib.sha256(source.read_bytes()).digest())
     key = digest.hexdigest()
     return Description(

@@ -87,19 +87,16 @@ def collect_kernels(
     failed: dict[str, str] = {}
     is_changed = False
     for version in versions:
-        key = kernel_key(version)
-        cached = cache / f"{kernel_directory_name(version)}-{key}"
-        earlier = previous / KERNELS / kernel_directory_name(version)
+        name, key = kernel_directory_name(version), kernel_key(version)
+        cached, earlier = cache / f"{name}-{key}", previous / KERNELS / name
         if not _is_complete(cached, key) and _is_complete(earlier, key):
-            found[kernel_directory_name(version)] = earlier
+            found[name] = earlier
             continue
         try:
             is_changed |= _ensure_cached(version, key, cached, progress)
-            found[kernel_directory_name(version)] = cached
-        except GipfelError as error:
-            failed[version] = error.problem
-        except OSError as error:
-            failed[version] = str(error)
+            found[name] = cached
+        except (GipfelError, OSError) as error:
+            failed[version] = error.problem if isinstance(error, GipfelError) else str(error)
     if is_changed:
         # Most files are equal in all versions: hard links save space in the cache and in every runtime.
         hardlink_duplicates(cache)

@@ -213,9 +213,8 @@ class LocalScheduler:
         match = _ID.fullmatch(job_id)
         if not match:
             return JobStatus(answer="ended", reason="This is not a job of this machine.")
-        if match[2]:
-            return self._task_status(match[1], int(match[2]), (self._node,))
-        return self._status(job_id)
+        task = match[2]
+        return self._task_status(match[1], int(task), (self._node,)) if task else self._status(job_id)
 
     def _status(self, job_id: str) -> JobStatus:
         nodes = (self._node,)

@@ -244,9 +244,7 @@ def slurm_presence(environment: Mapping[str, str], *, root: Path = Path("/")) ->
             return SlurmPresence(commands=True, source=name)
     found = next((str(root / name) for name in _FILES if (root / name).exists()), "")
     found = found or next((str(root / name) for name in _DAEMON_OPTIONS if _names_server(root / name)), "")
-    if found:
-        return SlurmPresence(commands=True, source=found)
-    return _ask_sbatch(program, environment)
+    return SlurmPresence(commands=True, source=found) if found else _ask_sbatch(program, environment)
 
 
 def scheduler_of(environment: Mapping[str, str]) -> str:

@@ -115,10 +115,9 @@ def parse_duration(text: str) -> int | None:
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if match := _CLOCK.fullmatch(word):
-        first, second, third = match.groups()
-        if third is not None:
-            return (int(first) * 60 + int(second)) * 60 + int(third)
-        return int(first) * 60 + int(second or 0)
+        first, second, third = (int(part or 0) for part in match.groups())
+        # Two numbers are minutes and seconds.
+        return first * 60 + second if match[3] is None else (first * 60 + second) * 60 + third
     raise ValueError(f"{text!r} is not a valid time limit: {_FORMS}")
 
 

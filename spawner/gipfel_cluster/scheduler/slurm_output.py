@@ -269,10 +269,8 @@ def parse_daemon_users(output: str) -> frozenset[str]:
 
 def parse_address(output: str) -> str | None:
     """Return ``NodeAddr`` in the output of ``scontrol --oneliner show node``; None without one."""
-    for word in output.split():
-        if word.startswith("NodeAddr="):
-            return word.removeprefix("NodeAddr=") or None
-    return None
+    words = (word for word in output.split() if word.startswith("NodeAddr="))
+    return next(words, "").removeprefix("NodeAddr=") or None
 
 
 def command_error(program: str, errors: str) -> GipfelError:

@@ -199,9 +199,7 @@ def _write_lost(folder: Path, state: State, reason: str) -> State:
     # Return it even if it can't be written: in another user's directory, or on a full disk.
     with contextlib.suppress(OSError, GipfelError), hold_supervisor_lock(folder):
         current = read_state(folder, type(state))
-        if current != state:
-            return current
-        return write_state(folder, ended)
+        return current if current != state else write_state(folder, ended)
     return ended
 
 

@@ -56,16 +56,19 @@ class OptionError(GipfelError):
         self.field = field
 
 
-def _blueprint(value: str) -> str:
-    if not _SERVICE.fullmatch(value) or not value.isprintable():
-        raise ValueError("give the name of a blueprint, or the path of its file, which begins with / or ~/")
-    return value
+def _matching(pattern: re.Pattern[str], message: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value) or not value.isprintable():
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
-def _name_or_path(value: str) -> str:
-    if not _EDF.fullmatch(value) or not value.isprintable():
-        raise ValueError("give the name of an environment, or a path that begins with / or ~/")
-    return value
+_BLUEPRINT = _matching(
+    _SERVICE, "give the name of a blueprint, or the path of its file, which begins with / or ~/"
+)
+_ENVIRONMENT = _matching(_EDF, "give the name of an environment, or a path that begins with / or ~/")
 
 
 def _reject_boolean(value: object) -> object:
@@ -104,7 +107,7 @@ class UserOptions(Placement):
     """
 
     cluster: ClusterName = ""
-    edf: Annotated[OneLine, Field(max_length=4096), AfterValidator(_name_or_path)] = ""
+    edf: Annotated[OneLine, Field(max_length=4096), _ENVIRONMENT] = ""
     gpus: Annotated[Annotated[int, Field(ge=0, le=64)] | None, _Number] = None
     nodes: Annotated[int, Field(ge=1, le=4096), _Number] = 1
     cpus: Annotated[Annotated[int, Field(ge=1, le=4096)] | None, _Number] = None
@@ -115,7 +118,7 @@ class UserOptions(Placement):
     vet: Annotated[OneLine, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     vet_action: Literal["", "abort", "shrink", "report"] = ""
     stage: Annotated[OneLine, Field(max_length=4096), AfterValidator(_paths)] = ""
-    service: Annotated[OneLine, Field(max_length=4096), AfterValidator(_blueprint)] = ""
+    service: Annotated[OneLine, Field(max_length=4096), _BLUEPRINT] = ""
     parameters: dict[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")],
         Annotated[OneLine, Field(max_length=4096)],

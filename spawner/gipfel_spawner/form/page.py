@@ -40,10 +40,10 @@ class EnvironmentField(Frozen):
 
 
 @cache
-def environment_fields() -> tuple[EnvironmentField, ...]:
+def environment_fields() -> Mapping[str, EnvironmentField]:
     """Return a field for each key of the EDF's schema, in its order."""
     schema = json.loads((files("gipfel_cluster.edf") / "schema.json").read_text(encoding="utf-8"))
-    return tuple(_field(key, value) for key, value in schema["properties"].items())
+    return {key: _field(key, value) for key, value in schema["properties"].items()}
 
 
 def _field(key: str, value: dict[str, Any]) -> EnvironmentField:
@@ -228,7 +228,7 @@ def render_form(content: FormContent) -> str:
         last=_button("Last used", describe_options(content.last), content.last, content)
         if content.last
         else None,
-        fields=_fields(),
+        fields=environment_fields(),
         version=_version(),
     )
 
@@ -365,11 +365,6 @@ def _template() -> Template:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader)
     environment.filters["age"] = describe_age
     return environment.get_template("form.html")
-
-
-@cache
-def _fields() -> Mapping[str, EnvironmentField]:
-    return {each.key: each for each in environment_fields()}
 
 
 @cache

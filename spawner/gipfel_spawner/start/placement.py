@@ -103,9 +103,7 @@ class ServerPlacement:
         """Settings of this server's cluster, which is that of its last start, else the hub's default."""
         settings = self.settings_by_name
         default = next(iter(settings.values()))
-        if len(settings) == 1 and not self._spawner.clusters:
-            return default
-        return settings.get(self.cluster_name) or default
+        return (settings.get(self.cluster_name) if self._spawner.clusters else None) or default
 
     @property
     def cluster_label(self) -> str:

@@ -249,9 +249,8 @@ class SpawnOptions:
             for each in self._spawner.user.orm_user.orm_spawners.values()
             if each.user_options and each.last_activity
         ]
-        if used:
-            return _readable(max(used, key=lambda each: each.last_activity).user_options)
-        return None
+        last = max(used, key=lambda each: each.last_activity, default=None)
+        return _readable(last.user_options) if last else None
 
     def read_stored(self) -> UserOptions:
         """Return the options that JupyterHub stored for this start.

@@ -209,7 +209,6 @@ def bwrap_options(
     devices
         Device nodes in addition to those that every process needs; None for all of the host's.
     """
-    mounts = list(mounts)
     options = ["--unshare-user", "--uid", str(ids[0]), "--gid", str(ids[1])]
     options += ["--bind" if writable else "--ro-bind", root, "/"]
     options += _device_options(devices)

@@ -14,8 +14,8 @@ from ...namespaces import NEW_MOUNT, NEW_PID, NEW_USER, SandboxError, unshare
 from .command import run_podman
 from .plan import read_json
 from .rootfs import read_bytes
-from .squashfs import mount_squashfs
-from .supervise import block_signals
+from .squashfs import SquashfsServer
+from .supervise import block_signals, forward_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,24 +52,23 @@ def run() -> int:
     """Mount the files and run podman; return the command's exit status, or 125 with the reason on stderr."""
     program, mounts = read_json(os.environ.pop(VARIABLE))
     ids = os.geteuid(), os.getegid()
-    servers: list[int] = []
+    servers: list[SquashfsServer] = []
     try:
         block_signals()
         enter_with_subordinate_ids(processes=False)
         namespaces.mount("none", "/", flags=namespaces.RECURSIVE | namespaces.SLAVE)
         for source, target in mounts:
             os.makedirs(target, mode=0o700, exist_ok=True)
-            servers.append(mount_squashfs(program, source, target, allow_other=True))
+            server = SquashfsServer(program, source, target, allow_other=True)
+            servers.append(server)
+            server.wait()
         return run_podman(sys.argv[2:], dict(os.environ) | (_rootless_variables(ids) if ids[0] else {}))
     except (SandboxError, OSError) as error:
         sys.stderr.write(f"gipfel: {error}\n")
         return _FAILED
     finally:
         for server in servers:
-            try:
-                os.kill(server, _SIGTERM)
-            except ProcessLookupError:
-                pass
+            forward_to(server.process)(_SIGTERM)
 
 
 def mounts_to_json(program: str, mounts: "Sequence[tuple[str, str]]") -> str:

@@ -17,24 +17,6 @@ _OPTIONS = (
 )
 
 
-def mount_squashfs(program: str, image: str, target: str, *, allow_other: bool = False) -> int:
-    """Mount an image at an empty directory and wait for it; see `SquashfsServer`.
-
-    Returns
-    -------
-    int
-        The id of the process that serves it.
-
-    Raises
-    ------
-    SandboxError
-        It can't be mounted within 30 s, or this process gets a signal to end meanwhile.
-    """
-    server = SquashfsServer(program, image, target, allow_other=allow_other)
-    server.wait()
-    return server.process
-
-
 class SquashfsServer:
     """A process that mounts an image at an empty directory; its files belong to root of this namespace.
 

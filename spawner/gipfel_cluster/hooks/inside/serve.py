@@ -159,24 +159,22 @@ def _start_sshd(sshd: str, configuration: str) -> "tuple[subprocess.Popen[bytes]
     os.close(writer)
     log = b""
     end = time.monotonic() + _START_SECONDS
-    while not (_LISTENS.search(log) or _PORT_TAKEN.search(log)):
-        piece = b""
-        if select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
-            piece = os.read(reader, 4096)
+    # If the port is taken, it may listen on it for the other address family, IPv4 or IPv6.
+    while not _PORT_TAKEN.search(log):
+        if _LISTENS.search(log):
+            return process, reader
+        is_ready = select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]
+        piece = os.read(reader, 4096) if is_ready else b""
         if not piece:
-            process.kill()
-            process.wait()
-            os.close(reader)
-            last = log.decode(errors="replace").strip().rpartition("\n")[2].strip()
-            raise ServerError(f"sshd did not start: {last or f'no answer within {_START_SECONDS:.0f} s'}.")
+            break
         log += piece.replace(b"\r", b"")
+    process.kill()
+    process.wait()
+    os.close(reader)
     if _PORT_TAKEN.search(log):
-        # It may listen on the port for the other address family, IPv4 or IPv6.
-        process.kill()
-        process.wait()
-        os.close(reader)
         return None
-    return process, reader
+    last = log.decode(errors="replace").strip().rpartition("\n")[2].strip()
+    raise ServerError(f"sshd did not start: {last or f'no answer within {_START_SECONDS:.0f} s'}.")
 
 
 def server_configuration(
