@@ -283,8 +283,7 @@ c.Spawner.default_url = "/lab"
 
 # For programs that control this hub: GIPFEL_API_TOKEN is the token of a service that can start and stop
 # servers.
-token = os.environ.get("GIPFEL_API_TOKEN")
-if token:
+if token := os.environ.get("GIPFEL_API_TOKEN"):
     services.append({"name": "gipfel-api", "api_token": token})
     scopes = ["admin:users", "admin:servers", "access:servers"]
     roles.append({"name": "gipfel-api", "services": ["gipfel-api"], "scopes": scopes})

@@ -35,8 +35,7 @@ _MAX_LIVE_FILE_BYTES = 64 << 10
 def runs_root(environment: dict[str, str] | None = None) -> Path:
     """Return the directory of all run folders: ``$GIPFEL_RUNS``, else ``~/.gipfel/runs``."""
     environment = dict(os.environ) if environment is None else environment
-    configured = environment.get("GIPFEL_RUNS")
-    if configured:
+    if configured := environment.get("GIPFEL_RUNS"):
         return Path(configured).expanduser()
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "runs"
 

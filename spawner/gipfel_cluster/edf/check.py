@@ -304,8 +304,7 @@ def _mount_problems(edf: Edf) -> Iterator[Diagnostic]:
 
 
 def _workdir_problems(edf: Edf) -> Iterator[Diagnostic]:
-    reason = _missing_workdir(edf)
-    if reason:
+    if reason := _missing_workdir(edf):
         yield _diagnostic(
             edf,
             "workdir",

@@ -155,8 +155,7 @@ def unknown_flag(context: LintContext) -> Iterator[Mistake]:
     for entry, mount in context.mounts:
         # A tmpfs accepts settings such as size=10G.
         flags = [each for each in mount.flags if not (mount.source == "tmpfs" and "=" in each)]
-        unknown = next((each for each in flags if each not in _FLAGS), "")
-        if unknown:
+        if unknown := next((each for each in flags if each not in _FLAGS), ""):
             yield entry, {"flag": unknown}
 
 

@@ -89,8 +89,7 @@ def usable_engine(edf: Edf, preferred: str) -> Engine:
         As for `engine_for`, or the engine can't run on this machine.
     """
     engine = engine_for(edf, preferred)
-    missing = engine.unavailable_reason()
-    if missing:
+    if missing := engine.unavailable_reason():
         raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
     return engine
 
@@ -117,8 +116,7 @@ def load_usable_edf(
     """
     edf = load_edf(name, environment=environment, directory=directory, job_variables=job_variables)
     diagnostics = check_local(edf, pulls=engine_pulls(engine))
-    errors = tuple(each for each in diagnostics if each.severity == "error")
-    if errors:
+    if errors := tuple(each for each in diagnostics if each.severity == "error"):
         raise EdfError(errors)
     return edf
 

@@ -88,8 +88,7 @@ def _usable_runtime(context: HookContext, node: Node) -> Runtime:
         raise GipfelError("the server does not run as root", "Start the job as a plain user.")
     if runtime is None:
         raise GipfelError("no runtime is mounted into this container", "Start it as a job.")
-    missing = [name for name in _REQUIRED_PROGRAMS if runtime.program(name) is None]
-    if missing:
+    if missing := [name for name in _REQUIRED_PROGRAMS if runtime.program(name) is None]:
         raise GipfelError(
             f"the runtime {runtime.root} has no {' and no '.join(missing)}",
             "Build it on a machine that has OpenSSH's server.",

@@ -111,8 +111,7 @@ def build_runtime(
             f"The runtime can't be built in {path}: {error}.",
             "Choose a directory that you can write to, with 2 GB of free space.",
         ) from error
-    private = [parent for parent in path.parents if not parent.stat().st_mode & 0o001]
-    if private:
+    if private := [parent for parent in path.parents if not parent.stat().st_mode & 0o001]:
         progress(f"other users can't use it: they have no permission for {private[0]}")
     return Runtime.load(path)
 

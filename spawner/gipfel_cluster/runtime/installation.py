@@ -66,8 +66,7 @@ class Installation:
             _wait_for_lock(lock.fileno(), folder, progress)
             for leftover in folder.parent.glob(f".{folder.name}.building-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            earlier = remove_old_runtimes(folder)
-            if earlier:
+            if earlier := remove_old_runtimes(folder):
                 progress(f"keeping {len(earlier)} replaced runtimes that may be in use, first {earlier[0]}")
             building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.building-"))
             try:
@@ -252,8 +251,7 @@ def remove_old_runtimes(
 def _earlier(folder: Path) -> Iterator[tuple[Path, float]]:
     named = re.compile(re.escape(f".{folder.name}.old-") + "([0-9a-f]{1,12})-[0-9a-f]{16}")
     for path in sorted(folder.parent.iterdir()):
-        match = named.fullmatch(path.name)
-        if match:
+        if match := named.fullmatch(path.name):
             yield path, float(int(match[1], 16))
 
 

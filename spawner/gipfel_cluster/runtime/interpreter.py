@@ -121,8 +121,7 @@ def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix:
             continue
         if Path(target).name == loader:
             continue
-        before = _run([tool, "--print-rpath", str(path)]).strip()
-        if before:
+        if before := _run([tool, "--print-rpath", str(path)]).strip():
             groups.setdefault(":".join(_internal_paths(before.split(":"), target)), []).append(path)
     for rpath, paths in groups.items():
         for start in range(0, len(paths), _BATCH):

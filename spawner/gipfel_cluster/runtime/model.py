@@ -200,8 +200,7 @@ def check_runtime(runtime: Runtime, *, at: Path | None = None) -> None:
     if not (folder / DESCRIPTION).is_file():
         return
     mapped = json.loads(done.stdout.splitlines()[-1])["mapped"]
-    foreign = [path for path in mapped if not Path(path).is_relative_to(folder.resolve())]
-    if foreign:
+    if foreign := [path for path in mapped if not Path(path).is_relative_to(folder.resolve())]:
         raise GipfelError(f"The runtime {folder} loads {foreign[0]}, which an image may not have.", advice)
 
 

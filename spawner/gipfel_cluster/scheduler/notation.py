@@ -72,8 +72,7 @@ def fold_hostlist(nodes: Iterable[str]) -> str:
     numbers: dict[tuple[str, int], set[int]] = {}
     others: list[str] = []
     for node in sorted(set(nodes)):
-        match = _NUMBERED.fullmatch(node)
-        if match:
+        if match := _NUMBERED.fullmatch(node):
             # Group by length: "7" and "007" are different nodes, but "009" and "010" can be in one range.
             numbers.setdefault((match[1], len(match[2])), set()).add(int(match[2]))
         else:

@@ -115,8 +115,7 @@ def _run_in_process(job: SupervisedJob) -> NoReturn:
 def _fork(job: SupervisedJob) -> tuple[int, str]:
     """Start the job, and return its process id and the problem that prevented its start, if any."""
     read, write = os.pipe()
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         os.close(write)
         with os.fdopen(read) as pipe:
             return pid, pipe.read()

@@ -195,8 +195,7 @@ class Workloads:
             There is none, or workloads of several kinds have this ID.
         """
         if not identifier:
-            known = self.list(ended=True)
-            if known:
+            if known := self.list(ended=True):
                 return known[-1]
             raise GipfelError(
                 "There is no workload yet.", "Start one with `gipfel launch` or `gipfel submit`."

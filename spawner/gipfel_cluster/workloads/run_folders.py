@@ -322,8 +322,7 @@ def _in_use(folder: Path, record: Mapping[str, Any], newest: float, environment:
     current = environment.get("GIPFEL_RUN")
     if current and Path(current).resolve() == folder.resolve():
         return "this process runs in it"
-    running = _running_workload(folder)
-    if running:
+    if running := _running_workload(folder):
         return running
     limit_s = _STALE_S if record.get("job_id") else _STALE_WITHOUT_JOB_S
     if record.get("ended") or time.time() - newest > limit_s:

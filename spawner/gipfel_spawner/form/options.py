@@ -203,8 +203,7 @@ def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
     }
     if chosen:
         single["parameters"] = chosen
-    path = single.pop("edf_path", "")
-    if path:
+    if path := single.pop("edf_path", ""):
         single["edf"] = path
     if not single.get("vet") and single.get("vet_action") == "abort":
         # Without JavaScript, the form sends an action even if no vetting is chosen.

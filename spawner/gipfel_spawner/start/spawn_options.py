@@ -241,8 +241,7 @@ class SpawnOptions:
 
     def _last(self) -> UserOptions | None:
         """Return the options of this server's last start, else of the user's most recently used server."""
-        own = self._spawner.orm_spawner.user_options
-        if own:
+        if own := self._spawner.orm_spawner.user_options:
             return _readable(own)
         used = [
             each

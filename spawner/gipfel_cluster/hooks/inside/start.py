@@ -54,8 +54,7 @@ def _start_server(environment: dict[bytes, bytes]) -> None:
         # Without a pidfd the server ends with the container.
         command = -1
     # A double fork makes the server an orphan, so that the command need not reap it.
-    child = os.fork()
-    if child:
+    if child := os.fork():
         os.waitpid(child, 0)
         if command >= 0:
             os.close(command)
