@@ -113,8 +113,7 @@ class Podman:
             name: value
             for name, value in request.environment.items()
             if name not in unset or is_read_by_podman(name)
-        }
-        environment |= {name: value for name, value in values.items() if not is_read_by_podman(name)}
+        } | {name: value for name, value in values.items() if not is_read_by_podman(name)}
         if squashed:
             files = [(mount.source, target) for mount, target in zip(squashed, targets, strict=True)]
             environment[VARIABLE] = mounts_to_json(host.squashfuse(), files)
@@ -181,9 +180,11 @@ def _mount(mount: Mount, source: str) -> str:
                 f"The path {path!r} of a mount has a comma or a quote, which podman can't escape.",
                 "Rename the directory, or mount it through a link without them.",
             )
-    fields = ["type=bind", f"source={source}", f"destination={mount.destination}"]
-    fields += ["ro"] if {"ro", "sqsh"} & set(mount.flags) else []
-    fields += [f"bind-propagation={flag}" for flag in mount.flags if flag in _PROPAGATION]
+    fields = [
+        *("type=bind", f"source={source}", f"destination={mount.destination}"),
+        *(["ro"] if {"ro", "sqsh"} & set(mount.flags) else []),
+        *(f"bind-propagation={flag}" for flag in mount.flags if flag in _PROPAGATION),
+    ]
     return ",".join(fields)
 
 

@@ -243,9 +243,9 @@ class JobRunner:
     def _container_environment(
         self, run: RunFolder, scratch: Path, workspace: Workspace, engine: str
     ) -> dict[str, str]:
-        variables = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}
-        variables |= workspace.environment
-        variables |= {
+        variables = {
+            **{key: value for key, value in self.environment.items() if key != JOB_VARIABLE},
+            **workspace.environment,
             "GIPFEL_RUN": str(run.path),
             "GIPFEL_SOCKETS": str(scratch / "s"),
             "GIPFEL_JOB_ID": self.job_id,

@@ -144,9 +144,8 @@ class HostContext:
         That is if Slurm's commands are installed without a configured cluster. ``chosen`` is the scheduler
         that the user named, empty for the default.
         """
-        if chosen or self._environment.get("GIPFEL_SCHEDULER"):
-            return ""
-        if self._slurm.configured or not self._slurm.commands:
+        is_chosen = chosen or self._environment.get("GIPFEL_SCHEDULER")
+        if is_chosen or self._slurm.configured or not self._slurm.commands:
             return ""
         return f"{self._slurm.problem} The job runs on this machine."
 

@@ -325,19 +325,19 @@ class Failure(Frozen):
 
     def page(self) -> str:
         """Return the failure as escaped HTML; the hub's pages add buttons."""
-        parts = [
-            '<div class="alert alert-danger" role="alert">',
-            f'<p class="gipfel-event"><span aria-hidden="true">✗</span> {escape(self.event)}</p>',
-        ]
-        if self.cause:
-            parts.append(f'<p class="gipfel-cause"><strong>{escape(self.cause)}</strong></p>')
-        if self.fix:
-            parts.append(f'<p class="gipfel-fix"><strong>What to do:</strong> {escape(self.fix)}</p>')
-        parts.append("</div>")
-        if self.log:
-            parts.append("<details open><summary>Last lines of the job's log</summary>")
-            parts.append(f"<pre>{escape(self.log)}</pre></details>")
-        return f'<div class="gipfel-failure text-start">{"".join(parts)}</div>'
+        cause = f'<p class="gipfel-cause"><strong>{escape(self.cause)}</strong></p>' if self.cause else ""
+        fix = f'<p class="gipfel-fix"><strong>What to do:</strong> {escape(self.fix)}</p>' if self.fix else ""
+        log = (
+            "<details open><summary>Last lines of the job's log</summary>"
+            f"<pre>{escape(self.log)}</pre></details>"
+            if self.log
+            else ""
+        )
+        return (
+            '<div class="gipfel-failure text-start"><div class="alert alert-danger" role="alert">'
+            f'<p class="gipfel-event"><span aria-hidden="true">✗</span> {escape(self.event)}</p>'
+            f"{cause}{fix}</div>{log}</div>"
+        )
 
 
 class SpawnProblem(SpawnException):  # type: ignore[misc]

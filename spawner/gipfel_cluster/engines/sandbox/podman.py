@@ -144,31 +144,38 @@ def podman_argv(
     podman_variables
         podman's own environment, from which it reads all values that are not in the argv.
     """
-    words = [plan.program, *(f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir"))]
-    words += ["--storage-driver=vfs", "--events-backend=none", "--log-level=error", "run", "--rm"]
-    words += ["--interactive", "--log-driver=none", "--unsetenv-all", "--passwd=false", "--no-hosts"]
-    # As much of the host as possible; the sandbox has its own PID namespace already.
-    words += ["--network=host", "--pid=host", "--uts=host", "--ulimit=host"]
-    words += ["--ipc=host"] if os.path.isdir("/dev/mqueue") else []
-    if os.geteuid() == 0 and ids != (0, 0):
-        words.append("--userns=keep-id")
-    words += [] if plan.writable else ["--read-only", "--read-only-tmpfs=false"]
-    words += ["--tty"] if os.isatty(0) and os.isatty(1) else []
-    words += _devices(plan, podman_mounts)
-    words += [word for mount in podman_mounts for word in ("--mount", _mount(mount))]
-    for name, value in environment.items():
-        words += ["--env", f"{name}={value}" if podman_variables.get(name) != value else name]
-    return [*words, f"--workdir={workdir or '/'}", "--rootfs", root]
+    variables = (
+        f"{name}={value}" if podman_variables.get(name) != value else name
+        for name, value in environment.items()
+    )
+    return [
+        plan.program,
+        *(f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir")),
+        *("--storage-driver=vfs", "--events-backend=none", "--log-level=error", "run", "--rm"),
+        *("--interactive", "--log-driver=none", "--unsetenv-all", "--passwd=false", "--no-hosts"),
+        # As much of the host as possible; the sandbox has its own PID namespace already.
+        *("--network=host", "--pid=host", "--uts=host", "--ulimit=host"),
+        *(["--ipc=host"] if os.path.isdir("/dev/mqueue") else []),
+        *(["--userns=keep-id"] if os.geteuid() == 0 and ids != (0, 0) else []),
+        *([] if plan.writable else ["--read-only", "--read-only-tmpfs=false"]),
+        *(["--tty"] if os.isatty(0) and os.isatty(1) else []),
+        *_devices(plan, podman_mounts),
+        *(word for mount in podman_mounts for word in ("--mount", _mount(mount))),
+        *(word for variable in variables for word in ("--env", variable)),
+        *(f"--workdir={workdir or '/'}", "--rootfs", root),
+    ]
 
 
 def podman_environment(
     host: "Mapping[str, str]", container: "Mapping[str, str]", folder: str, ids: tuple[int, int]
 ) -> dict[str, str]:
     """Return podman's environment: variables that podman reads from the host, others from the container."""
-    environment = {name: value for name, value in host.items() if is_read_by_podman(name)}
-    environment |= {name: value for name, value in container.items() if not is_read_by_podman(name)}
-    environment["XDG_RUNTIME_DIR"] = folder
-    return environment | (_rootless_variables(ids) if ids != (0, 0) else {})
+    return {
+        **{name: value for name, value in host.items() if is_read_by_podman(name)},
+        **{name: value for name, value in container.items() if not is_read_by_podman(name)},
+        "XDG_RUNTIME_DIR": folder,
+        **(_rootless_variables(ids) if ids != (0, 0) else {}),
+    }
 
 
 def _rootless_variables(ids: tuple[int, int]) -> dict[str, str]:
