@@ -94,11 +94,11 @@ def _registry_uri(image: str) -> str:
 
 def _mount(mount: Mount) -> str:
     """Return a mount as the CSV line that ``--mount`` reads, in which a path may contain any character."""
-    fields = ["type=bind", f"source={mount.source}", f"destination={mount.destination}"]
-    if "sqsh" in mount.flags:
-        fields.append("image-src=/")
-    if {"ro", "sqsh"} & set(mount.flags):
-        fields.append("ro")
+    fields = [
+        *("type=bind", f"source={mount.source}", f"destination={mount.destination}"),
+        *(["image-src=/"] if "sqsh" in mount.flags else []),
+        *(["ro"] if {"ro", "sqsh"} & set(mount.flags) else []),
+    ]
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
     return line.getvalue()

@@ -1,7 +1,7 @@
 """``com.hooks.dcgm`` and ``com.hooks.aws_ofi_nccl``: libraries and variables for DCGM, NCCL and RCCL."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,12 +187,10 @@ class AwsOfiNccl:
         )
 
 
-def _notes(preset: Preset, added: Mapping[str, str], unchanged: list[str]) -> list[str]:
-    notes = []
+def _notes(preset: Preset, added: Mapping[str, str], unchanged: list[str]) -> Iterator[str]:
     if added:
         assignments = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-        notes.append(f"com.hooks.aws_ofi_nccl: preset {preset.name} sets {assignments}.")
+        yield f"com.hooks.aws_ofi_nccl: preset {preset.name} sets {assignments}."
     if unchanged:
-        notes.append(f"com.hooks.aws_ofi_nccl: {', '.join(unchanged)} are set by you and not changed.")
-    notes.append(f"com.hooks.aws_ofi_nccl: {preset.remark}")
-    return notes
+        yield f"com.hooks.aws_ofi_nccl: {', '.join(unchanged)} are set by you and not changed."
+    yield f"com.hooks.aws_ofi_nccl: {preset.remark}"

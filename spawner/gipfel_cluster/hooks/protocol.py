@@ -79,12 +79,12 @@ class Node:
 
     def infiniband(self) -> tuple[str, ...]:
         """Return the names of the InfiniBand devices with an active port, without RoCE devices."""
-        found = set()
-        for state in self._system.glob("class/infiniband/*/ports/*/state"):
-            layer = self._text(state.with_name("link_layer"))
-            if "ACTIVE" in self._text(state) and layer == "InfiniBand":
-                found.add(state.parents[2].name)
-        return tuple(sorted(found))
+        active = {
+            state.parents[2].name
+            for state in self._system.glob("class/infiniband/*/ports/*/state")
+            if "ACTIVE" in self._text(state) and self._text(state.with_name("link_layer")) == "InfiniBand"
+        }
+        return tuple(sorted(active))
 
     def libraries(self) -> dict[str, str]:
         """Return the shared libraries of ``ldconfig -p``: name -> path."""

@@ -97,13 +97,12 @@ def _usable_runtime(context: HookContext, node: Node) -> Runtime:
 
 
 def _with_server(request: ContainerRequest, runtime: Runtime, spec: SshServerSpec) -> ContainerRequest:
-    mounts = [Mount(source=spec.folder, destination=spec.folder)]
-    if not any(mount.destination == runtime.prefix for mount in request.mounts):
-        mounts.append(runtime.mount)
+    has_runtime = any(mount.destination == runtime.prefix for mount in request.mounts)
+    folder = Mount(source=spec.folder, destination=spec.folder)
     return request.model_copy(
         update={
             "command": (runtime.python, *_START_ARGUMENTS, *request.command),
-            "mounts": (*request.mounts, *mounts),
+            "mounts": (*request.mounts, folder, *(() if has_runtime else (runtime.mount,))),
             "environment": {**request.environment, os.fsdecode(VARIABLE): spec.to_json()},
         }
     )

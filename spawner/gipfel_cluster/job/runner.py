@@ -277,9 +277,8 @@ class JobRunner:
     def _own_mounts(
         self, run: RunFolder, scratch: Path, runtime: Runtime, directory: str, workspace: Workspace
     ) -> tuple[Mount, ...]:
-        paths = [str(run.path), str(scratch), *self.spec.folders]
-        if directory != workspace.directory:
-            paths.append(directory)
+        own = [directory] if directory != workspace.directory else []
+        paths = (str(run.path), str(scratch), *self.spec.folders, *own)
         return (*(Mount(source=path, destination=path) for path in dict.fromkeys(paths)), runtime.mount)
 
     def _run_command(

@@ -113,19 +113,20 @@ def send_ntfy(settings: NtfySettings, message: Message) -> None:
     Source: https://docs.ntfy.sh/publish/#publish-as-json
     """
     server, _, topic = settings.url.get_secret_value().rpartition("/")
-    document: dict[str, Any] = {"topic": topic, "title": message.title, "message": message.body or "–"}  # noqa: RUF001
-    document["priority"] = 4 if message.urgent else 3
-    if message.link:
-        document["click"] = message.link
+    document = {
+        "topic": topic,
+        "title": message.title,
+        "message": message.body or "–",  # noqa: RUF001
+        "priority": 4 if message.urgent else 3,
+        **({"click": message.link} if message.link else {}),
+    }
     token = settings.token.get_secret_value()
     _post(f"{server}/", document, {"Authorization": f"Bearer {token}"} if token else {})
 
 
 def _post(url: str, document: Mapping[str, Any], headers: Mapping[str, str]) -> None:
     host = urlsplit(url).hostname or ""
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
-    if is_loopback(host):
-        handlers.append(urllib.request.ProxyHandler({}))
+    proxies = [urllib.request.ProxyHandler({})] if is_loopback(host) else []
     request = urllib.request.Request(  # noqa: S310 - the settings accept https, and http on loopback
         url,
         data=json.dumps(document).encode(),
@@ -133,7 +134,9 @@ def _post(url: str, document: Mapping[str, Any], headers: Mapping[str, str]) -> 
         method="POST",
     )
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=OPERATION_S) as response:
+        with urllib.request.build_opener(_NoRedirects(), *proxies).open(
+            request, timeout=OPERATION_S
+        ) as response:
             _discard(response)
     except urllib.error.HTTPError as error:
         with error:

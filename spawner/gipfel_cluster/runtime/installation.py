@@ -261,12 +261,8 @@ def _in_use(names: frozenset[str], processes: Path) -> set[str]:
     # A mount's source, a mapped file and a program show the new name. Its random suffix is unique, and is
     # found even if mountinfo shows only a part of the path or writes blanks as octal.
     tails = {name.rpartition("-")[2].encode(): name for name in names}
-    used: set[str] = set()
-    for process in processes.iterdir():
-        if process.name.isdigit():
-            paths = _used_paths(process)
-            used |= {name for tail, name in tails.items() if tail in paths}
-    return used
+    used = (_used_paths(process) for process in processes.iterdir() if process.name.isdigit())
+    return {name for paths in used for tail, name in tails.items() if tail in paths}
 
 
 def _used_paths(process: Path) -> bytes:

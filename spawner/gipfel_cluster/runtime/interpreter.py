@@ -285,11 +285,11 @@ def openssh_programs() -> dict[str, tuple[str, Path]]:
 
     Empty without ``sshd``; else all of OpenSSH's programs that exist on this machine.
     """
-    found = {}
-    for name, (target, folders) in _OPENSSH_PROGRAMS.items():
-        path = _find(name, folders)
-        if path is not None and is_elf(path):
-            found[name] = (target, path)
+    found = {
+        name: (target, path)
+        for name, (target, folders) in _OPENSSH_PROGRAMS.items()
+        if (path := _find(name, folders)) is not None and is_elf(path)
+    }
     return found if "sshd" in found else {}
 
 

@@ -171,10 +171,10 @@ def _ensure_cached(version: str, key: str, cached: Path, progress: Callable[[str
 def _make(version: str, key: str, folder: Path) -> None:
     versions = resolve_wheels(version, _requirements(version))
     install_wheels(version, versions, folder)
-    modules = {}
-    for record in sorted(folder.glob("*.dist-info/RECORD")):
-        name = record.parent.name.split("-")[0]
-        modules[name] = sorted(_top_modules(record.read_text()))
+    modules = {
+        record.parent.name.split("-")[0]: sorted(_top_modules(record.read_text()))
+        for record in sorted(folder.glob("*.dist-info/RECORD"))
+    }
     _remove_unneeded(folder)
     content = {
         "key": key,

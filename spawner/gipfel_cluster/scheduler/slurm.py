@@ -92,15 +92,14 @@ class SlurmScheduler:
         GipfelError
             Slurm refused the job.
         """
-        environment = dict(request.environment)
-        environment.setdefault("PATH", self._environment.get("PATH", ""))
-        environment |= {
-            name: self._environment[name] for name in SLURM_VARIABLES if name in self._environment
-        }
-        if request.gpus_per_node == 0:
+        environment = {
+            "PATH": self._environment.get("PATH", ""),
+            **request.environment,
+            **{name: self._environment[name] for name in SLURM_VARIABLES if name in self._environment},
             # Slurm sets it only for jobs with GPUs; otherwise a job without GPUs would see those of other
             # jobs.
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+            **({"CUDA_VISIBLE_DEVICES": ""} if request.gpus_per_node == 0 else {}),
+        }
         try:
             result = await self._run(
                 submit_arguments(request),

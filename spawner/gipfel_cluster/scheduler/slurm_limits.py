@@ -164,13 +164,15 @@ def exceeded(job: RequestedJob, limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
     They include used-up GPU minutes, although some become available again as Slurm lets old usage decay.
     """
-    applying = (each for each in limits if _applies(each, job))
-    found = []
-    for each in applying:
-        used_up = each.resource == "gpu_minutes" and each.remaining == 0
-        if job.amount(each.resource) > (each.limit if not used_up else 0):
-            found.append(each)
-    return tuple(found)
+    return tuple(
+        each
+        for each in limits
+        if _applies(each, job) and job.amount(each.resource) > (0 if _is_used_up(each) else each.limit)
+    )
+
+
+def _is_used_up(limit: Limit) -> bool:
+    return limit.resource == "gpu_minutes" and limit.remaining == 0
 
 
 def _applies(limit: Limit, job: RequestedJob) -> bool:

@@ -195,12 +195,12 @@ def is_read_by_podman(name: str) -> bool:
 def _devices(plan: "ContainerPlan", podman_mounts: "Sequence[PlannedMount]") -> list[str]:
     if plan.devices is None:
         return ["--volume=/dev:/dev:rslave"]
-    words = [f"--device={device.source}:{device.destination}" for device in plan.devices]
-    if not any(mount.destination == _SHARED_MEMORY for mount in podman_mounts) and os.path.isdir(
-        _SHARED_MEMORY
-    ):
-        words.append(f"--volume={_SHARED_MEMORY}:{_SHARED_MEMORY}")
-    return words
+    is_mounted = any(mount.destination == _SHARED_MEMORY for mount in podman_mounts)
+    shares_memory = not is_mounted and os.path.isdir(_SHARED_MEMORY)
+    return [
+        *(f"--device={device.source}:{device.destination}" for device in plan.devices),
+        *([f"--volume={_SHARED_MEMORY}:{_SHARED_MEMORY}"] if shares_memory else []),
+    ]
 
 
 def _mount(mount: "PlannedMount") -> str:
