@@ -28,9 +28,8 @@ class Apptainer:
 
     def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
-        if shutil.which("apptainer") is None:
-            return "The engine apptainer needs the program apptainer, which is not on PATH."
-        return None
+        problem = "The engine apptainer needs the program apptainer, which is not on PATH."
+        return None if shutil.which("apptainer") else problem
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
         """Render a request as a call of apptainer, with the variables in its environment.

@@ -168,9 +168,8 @@ def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequenc
 
 def _name(reference: Reference) -> str:
     """Return podman's name of an image; for its local storage only with the registry that was given."""
-    if reference.store == "podman" and not reference.registry:
-        return f"{reference.name}{reference.version}"
-    return reference.oci
+    is_local = reference.store == "podman" and not reference.registry
+    return f"{reference.name}{reference.version}" if is_local else reference.oci
 
 
 def _mount(mount: Mount, source: str) -> str:

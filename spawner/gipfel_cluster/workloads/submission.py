@@ -167,9 +167,8 @@ class HostContext:
 
     def image_verdict(self, image: str) -> SecurityVerdict | None:
         """Judge an image of this machine as this user; None if neither site nor user configured verdicts."""
-        if not is_configured(self._environment):
-            return None
-        return judge_image(sys.executable, image, without_tokens(self._environment))
+        judges = is_configured(self._environment)
+        return judge_image(sys.executable, image, without_tokens(self._environment)) if judges else None
 
     def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
         """Return the runtime at a path, by default the user's, and the interpreter for a job.

@@ -313,9 +313,8 @@ class Failure(Frozen):
         """Return a failure with the cause from the catalogue, or ``default_cause`` if it has none."""
         explanation = explain(evidence)
         log = "\n".join(evidence.log.splitlines()[-_MAX_SHOWN_LINES:])
-        if explanation is None:
-            return cls(event=event, cause=default_cause, log=log)
-        return cls(event=event, cause=explanation.reason, fix=explanation.fix, log=log)
+        cause, fix = (explanation.reason, explanation.fix) if explanation else (default_cause, "")
+        return cls(event=event, cause=cause, fix=fix, log=log)
 
     @property
     def error(self) -> GipfelError:

@@ -128,15 +128,14 @@ def visible_servers(handler: Any) -> tuple[RunningServer, ...]:
 
 async def saved_gpu_hours(handler: Any) -> float | None:
     """Return the GPU hours that culling has saved; None if there is no audit log or it can't be read."""
-    for user in handler.users.values():
-        for spawner in user.spawners.values():
-            if isinstance(spawner, EDFSpawner) and (log := spawner.lifetime.audit_log()):
-                try:
-                    return await asyncio.to_thread(log.saved_gpu_hours)
-                except GipfelError as error:
-                    handler.log.warning("%s", error)
-                return None
-    return None
+    spawners = (each for user in handler.users.values() for each in user.spawners.values())
+    logs = (each.lifetime.audit_log() for each in spawners if isinstance(each, EDFSpawner))
+    log = next(filter(None, logs), None)
+    try:
+        return await asyncio.to_thread(log.saved_gpu_hours) if log else None
+    except GipfelError as error:
+        handler.log.warning("%s", error)
+        return None
 
 
 async def stop_server(handler: Any, request: StopRequest) -> None:

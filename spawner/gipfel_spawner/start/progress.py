@@ -129,14 +129,15 @@ def describe_status(
     """
     if status.answer == "unknown":
         return 20, f"Job {job_id}: the scheduler does not answer. {status.reason} The job is not affected."
-    if status.state == "CONFIGURING":
-        return 40, f"Job {job_id}: its nodes are being prepared{_on(status)}."
-    if status.state == "RUNNING":
-        return _running(job_id, status, has_setup=has_setup)
-    if status.state == "COMPLETING":
-        return 60, f"Job {job_id} is ending{_on(status)}."
-    if status.state == "PENDING":
-        return 30, f"{_queued(job_id, status, now)}."
+    match status.state:
+        case "CONFIGURING":
+            return 40, f"Job {job_id}: its nodes are being prepared{_on(status)}."
+        case "RUNNING":
+            return _running(job_id, status, has_setup=has_setup)
+        case "COMPLETING":
+            return 60, f"Job {job_id} is ending{_on(status)}."
+        case "PENDING":
+            return 30, f"{_queued(job_id, status, now)}."
     return 30, f"Job {job_id} is {status.state.lower().replace('_', ' ')}."
 
 
@@ -176,11 +177,9 @@ def describe_running(
 
 def describe_end(job_id: str, status: JobStatus, seconds: float | None) -> str:
     """Return how a job ended, without a full stop; ``seconds`` is its observed run time."""
-    text = f"Job {job_id} ended"
-    if seconds is not None:
-        text += f" after {seconds:.0f} s"
-    if status.nodes:
-        text += f" on {status.nodes[0]}"
+    after = "" if seconds is None else f" after {seconds:.0f} s"
+    place = f" on {status.nodes[0]}" if status.nodes else ""
+    text = f"Job {job_id} ended{after}{place}"
     known = [f"exit status {status.exit_code}" if status.exit_code else "", status.state, status.reason]
     detail = ", ".join(each for each in known if each)
     return f"{text} ({detail})" if detail else text
