@@ -59,9 +59,7 @@ def pyxis_annotations(context: LintContext) -> Iterator[Mistake]:
 )
 def pyxis_unset(context: LintContext) -> Iterator[Mistake]:
     """Find a variable with an empty value, which Pyxis can't unset."""
-    for name, entry in context.document.env.items():
-        if not entry.text:
-            yield entry, {"name": name}
+    return ((entry, {"name": name}) for name, entry in context.document.env.items() if not entry.text)
 
 
 @rule(
@@ -118,9 +116,11 @@ DIALECT_RULES: tuple[Rule, ...] = (
 )
 def sarus_no_image(context: LintContext) -> Iterator[Mistake]:
     """Find a file without an image: Sarus requires one in every file, also in bases."""
-    for document in context.documents if context.is_complete else ():
-        if "image" not in document.scalars:
-            yield Entry("", (), document.source or Source("", "")), {}
+    return (
+        (Entry("", (), document.source or Source("", "")), {})
+        for document in (context.documents if context.is_complete else ())
+        if "image" not in document.scalars
+    )
 
 
 @rule(
@@ -133,9 +133,11 @@ def sarus_no_image(context: LintContext) -> Iterator[Mistake]:
 )
 def sarus_extension(context: LintContext) -> Iterator[Mistake]:
     """Find a file whose name does not end in ``.toml``."""
-    for document in context.documents:
-        if document.source and not document.source.file.endswith(".toml"):
-            yield Entry("", (), document.source), {}
+    return (
+        (Entry("", (), document.source), {})
+        for document in context.documents
+        if document.source and not document.source.file.endswith(".toml")
+    )
 
 
 _BANNED = re.compile(r'''[;`]|\$\(|(?<!\\)"''')
@@ -151,9 +153,11 @@ _BANNED = re.compile(r'''[;`]|\$\(|(?<!\\)"''')
 )
 def sarus_characters(context: LintContext) -> Iterator[Mistake]:
     """Find a character that Sarus forbids in values, since it expands them with a shell."""
-    for entry in context.entries:
-        if entry.path[0] != "image" and (match := _BANNED.search(entry.text)):
-            yield entry, {"text": match[0]}
+    return (
+        (entry, {"text": match[0]})
+        for entry in context.entries
+        if entry.path[0] != "image" and (match := _BANNED.search(entry.text))
+    )
 
 
 @rule(
@@ -179,9 +183,11 @@ def sarus_network(context: LintContext) -> Iterator[Mistake]:
 )
 def sarus_one_field(context: LintContext) -> Iterator[Mistake]:
     """Find a mount of one field, which only CE and Pyxis read as the same path on both sides."""
-    for entry in context.document.mounts:
-        if len(split_fields(entry.text)) == 1:
-            yield entry, {"mount": entry.text}
+    return (
+        (entry, {"mount": entry.text})
+        for entry in context.document.mounts
+        if len(split_fields(entry.text)) == 1
+    )
 
 
 @rule(
@@ -194,9 +200,11 @@ def sarus_one_field(context: LintContext) -> Iterator[Mistake]:
 )
 def sarus_split(context: LintContext) -> Iterator[Mistake]:
     """Find a colon inside a variable, at which Sarus splits the mount."""
-    for entry in context.document.mounts:
-        if len(split_fields(entry.text)) != entry.text.count(":") + 1:
-            yield entry, {}
+    return (
+        (entry, {})
+        for entry in context.document.mounts
+        if len(split_fields(entry.text)) != entry.text.count(":") + 1
+    )
 
 
 @rule(

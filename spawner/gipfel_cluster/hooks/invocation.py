@@ -146,9 +146,8 @@ def use_copies(
     used = {each.copy for each in copies.values()}
     count = len({edf.image, *(mount.source for mount in (*edf.mounts, *mounts))} & used)
     notes = (f"{pluralize(count, 'staged file')} of this node used instead of the shared ones.",)
-    if not count:
-        return request, ()
-    return request.model_copy(update={"edf": edf, "mounts": mounts}), notes
+    changed = request.model_copy(update={"edf": edf, "mounts": mounts})
+    return (changed, notes) if count else (request, ())
 
 
 def _with_copies(mounts: Iterable[Mount], copies: Mapping[str, StagedPath]) -> Iterator[Mount]:

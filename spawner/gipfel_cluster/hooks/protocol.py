@@ -96,12 +96,11 @@ class Node:
 
     def listens(self, port: int) -> bool:
         """Return whether a process on this machine listens on a TCP port."""
-        for table in ("net/tcp", "net/tcp6"):
-            for line in self._text(self._processes / table).splitlines()[1:]:
-                _, local, _, state, *_ = line.split()
-                if state == "0A" and int(local.rpartition(":")[2], 16) == port:
-                    return True
-        return False
+        tables = (self._text(self._processes / each).splitlines()[1:] for each in ("net/tcp", "net/tcp6"))
+        sockets = (line.split() for lines in tables for line in lines)
+        return any(
+            state == "0A" and int(local.rpartition(":")[2], 16) == port for _, local, _, state, *_ in sockets
+        )
 
     def _text(self, path: Path) -> str:
         try:

@@ -163,12 +163,10 @@ def read_keys(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             keys[f"{_KEY_OPTIONS} {key}"] = None
     if not keys:
         raise GipfelError(f"{one_line(path)} holds no public key", "Give the file that ends in .pub.")
-    notes: tuple[str, ...] = ()
-    if skipped:
-        numbers = ", ".join(map(str, skipped[:5])) + (", …" if len(skipped) > 5 else "")
-        noun = "line" if len(skipped) == 1 else "lines"
-        notes = (f"skipped {noun} {numbers} of {one_line(path)}: not a plain public key.",)
-    return tuple(keys), notes
+    numbers = ", ".join(map(str, skipped[:5])) + (", …" if len(skipped) > 5 else "")
+    noun = "line" if len(skipped) == 1 else "lines"
+    note = f"skipped {noun} {numbers} of {one_line(path)}: not a plain public key."
+    return tuple(keys), (note,) if skipped else ()
 
 
 def _key(line: bytes) -> str | None:

@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
@@ -78,12 +78,8 @@ def send_message(channel: str, settings: NotifySettings, message: Message) -> No
     ChannelError
         The service did not accept it.
     """
-    if channel == "slack" and settings.slack:
-        send_slack(settings.slack, message)
-    elif channel == "ntfy" and settings.ntfy:
-        send_ntfy(settings.ntfy, message)
-    elif channel == "email" and settings.email:
-        send_email(settings.email, message)
+    if channel in settings.channels:
+        _SENDERS[channel](getattr(settings, channel), message)
 
 
 def slack_text(text: str) -> str:
@@ -237,6 +233,12 @@ def _network_error(host: str, error: Exception) -> ChannelError:
     temporary = isinstance(cause, ConnectionRefusedError)
     return ChannelError(f"{host} can't be reached: {detail}.", temporary=temporary)
 
+
+_SENDERS: dict[str, Callable[[Any, Message], None]] = {
+    "slack": send_slack,
+    "ntfy": send_ntfy,
+    "email": send_email,
+}
 
 #: Seconds after which a service that has not responded counts as failed; all services are called in parallel.
 SEND_S = 9.0

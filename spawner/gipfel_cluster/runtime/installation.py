@@ -84,7 +84,7 @@ class Installation:
         """
         built = built or self.building
         built.chmod(0o755 if built.is_dir() else 0o644)
-        is_vacant = self.folder.is_dir() and not self.folder.is_symlink() and _is_empty(self.folder)
+        is_vacant = self.folder.is_dir() and not self.folder.is_symlink() and not any(self.folder.iterdir())
         if not self.folder.exists() or (built.is_dir() and is_vacant):
             built.rename(self.folder)
             return
@@ -135,12 +135,8 @@ def hardlink_duplicates(tree: Path) -> None:
 
 def _is_runtime(path: Path) -> bool:
     if path.is_dir():
-        return not is_squashfs_path(path) and (_is_empty(path) or (path / DESCRIPTION).is_file())
+        return not is_squashfs_path(path) and (not any(path.iterdir()) or (path / DESCRIPTION).is_file())
     return is_squashfs_path(path) and read_image_file(path, (DESCRIPTION,), 1) is not None
-
-
-def _is_empty(folder: Path) -> bool:
-    return next(folder.iterdir(), None) is None
 
 
 def _wait_for_lock(lock: int, folder: Path, progress: Callable[[str], None]) -> None:
@@ -250,9 +246,11 @@ def remove_old_runtimes(
 
 def _earlier(folder: Path) -> Iterator[tuple[Path, float]]:
     named = re.compile(re.escape(f".{folder.name}.old-") + "([0-9a-f]{1,12})-[0-9a-f]{16}")
-    for path in sorted(folder.parent.iterdir()):
-        if match := named.fullmatch(path.name):
-            yield path, float(int(match[1], 16))
+    return (
+        (path, float(int(match[1], 16)))
+        for path in sorted(folder.parent.iterdir())
+        if (match := named.fullmatch(path.name))
+    )
 
 
 def _in_use(names: frozenset[str], processes: Path) -> set[str]:

@@ -133,9 +133,11 @@ def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix:
 def _internal_paths(entries: Iterable[str], target: str) -> Iterator[str]:
     """Yield the search paths of a library that stay in the runtime's directory."""
     depth = target.count("/")
-    for entry in entries:
-        if entry.startswith(("$ORIGIN", "${ORIGIN}")) and entry.count("..") <= depth:
-            yield entry
+    return (
+        entry
+        for entry in entries
+        if entry.startswith(("$ORIGIN", "${ORIGIN}")) and entry.count("..") <= depth
+    )
 
 
 def _ldd(binaries: list[Path]) -> Iterator[str]:

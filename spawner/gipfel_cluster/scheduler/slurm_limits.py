@@ -204,10 +204,8 @@ def parse_limits(output: str, user: str) -> tuple[Limit, ...]:
         for each in path
         for limit in each.limits
     ]
-    for line in output.splitlines():
-        if line.startswith("QOS="):
-            found += _qos_limits(line, user)
-    return tuple(found)
+    lines = (line for line in output.splitlines() if line.startswith("QOS="))
+    return (*found, *(limit for line in lines for limit in _qos_limits(line, user)))
 
 
 def association_paths(output: str, user: str) -> Iterator[list[AssociationRecord]]:

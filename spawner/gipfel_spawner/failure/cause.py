@@ -70,10 +70,12 @@ class Cause(Frozen):
         return None if groups is None else self._explanation({"detail": evidence.reason} | groups)
 
     def _matches(self, evidence: Evidence) -> Iterator[dict[str, str]]:
-        for line in reversed(evidence.lines):
-            for expression in self._expressions:
-                if match := expression.search(line):
-                    yield {name: text or "" for name, text in match.groupdict().items()}
+        return (
+            {name: text or "" for name, text in match.groupdict().items()}
+            for line in reversed(evidence.lines)
+            for expression in self._expressions
+            if (match := expression.search(line))
+        )
 
     def _explanation(self, groups: dict[str, str]) -> Explanation:
         # The patterns of a cause may have different groups; a missing one is empty.

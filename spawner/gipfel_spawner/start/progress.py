@@ -186,20 +186,15 @@ def describe_end(job_id: str, status: JobStatus, seconds: float | None) -> str:
 
 
 def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
-    text = f"Job {job_id} is waiting"
-    if status.requested:
-        text += f" for {status.requested}"
-    if status.partition:
-        text += f" on partition {status.partition}"
-    if status.reason:
-        text += f": {status.reason}"
+    requested = f" for {status.requested}" if status.requested else ""
+    partition = f" on partition {status.partition}" if status.partition else ""
+    reason = f": {status.reason}" if status.reason else ""
+    text = f"Job {job_id} is waiting{requested}{partition}{reason}"
     if status.blocked:
         return f"{text}. It cannot start with these options. Cancel it and change them"
-    if status.queue_position is not None:
-        text += f"; {_ordinal(status.queue_position)} in line"
-    if status.expected_start:
-        text += f"; expected start {clock_text(status.expected_start, now)}"
-    return text
+    place = "" if status.queue_position is None else f"; {_ordinal(status.queue_position)} in line"
+    start = f"; expected start {clock_text(status.expected_start, now)}" if status.expected_start else ""
+    return f"{text}{place}{start}"
 
 
 def _event_time(moment: datetime) -> str:
