@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.vetting.run.children import start_function, start_program
+from gipfel_extension.vetting.children import start_function, start_program
 
 
 def _ended(child: Any, limit_s: float = 30) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gipfel_extension.vetting import probing
+from gipfel_extension.vetting.children import LocalProbes, start_forked
 from gipfel_extension.vetting.one_check import group_probe
 from gipfel_extension.vetting.probing import (
     ForkServer,
@@ -25,7 +26,6 @@ from gipfel_extension.vetting.probing import (
 )
 from gipfel_extension.vetting.protocol import parse_entry
 from gipfel_extension.vetting.report import read_report
-from gipfel_extension.vetting.run.children import LocalProbes, start_forked
 from gipfel_extension.vetting.run.messages import CheckDone, RunCheck, TorchImported, from_agent
 from gipfel_extension.vetting.run.worker import Worker
 

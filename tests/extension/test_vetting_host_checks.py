@@ -15,11 +15,11 @@ from gipfel_cluster.process.tree import Process
 from gipfel_extension.telemetry.ranks import cpu_list
 from gipfel_extension.vetting.check import ProgramResult
 from gipfel_extension.vetting.checks.storage import BLOCK_BYTES, RandomContent, file_system, temporary_file
+from gipfel_extension.vetting.children import LocalProbes
 from gipfel_extension.vetting.model import Verdict
 from gipfel_extension.vetting.one_check import group_probe, run_check
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec, read_answer
 from gipfel_extension.vetting.protocol import parse_entry
-from gipfel_extension.vetting.run.children import LocalProbes
 
 PASS, FAIL, NOT_RUN = Verdict.PASS, Verdict.FAIL, Verdict.NOT_RUN
 

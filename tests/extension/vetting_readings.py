@@ -5,9 +5,9 @@ import sys
 from typing import Any
 
 from gipfel_extension.vetting.check import CheckContext, Host, ProgramResult
+from gipfel_extension.vetting.children import LocalProbes
 from gipfel_extension.vetting.gpus import GpuReading, NvLink, ReadingError, Remapped
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
-from gipfel_extension.vetting.run.children import LocalProbes
 
 HEALTHY = GpuReading(
     uuid="GPU-0", index=0, name="NVIDIA GH200 120GB", bus_id="00000009:01:00.0",

@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 from gipfel_cluster.definition_files import suggestion
 from gipfel_cluster.model import GipfelError
 
+from .children import LocalProbes
 from .gpus import Nvml
 from .model import Finding, Owner, Scope
 from .probing import ProbeSpec
-from .run.children import LocalProbes
 
 #: Seconds between NTP's epoch (1900) and Unix's.
 _NTP_EPOCH = 2_208_988_800

@@ -15,11 +15,11 @@ from packaging.version import InvalidVersion, Version
 from gipfel_cluster.model import one_line
 
 from .check import Check, CheckContext, GroupCheck, MissingRequirement, UnknownCheck, check_class
+from .children import LocalProbes
 from .gpus import ReadingError
 from .model import CheckResult, Finding, Owner, Scope, Verdict
 from .probing import ProbeSpec, probe_file
 from .protocol import ProtocolCheck
-from .run.children import LocalProbes
 from .threshold import judge
 
 _VERSIONS_LIMIT_S = 30.0

@@ -4,7 +4,7 @@ A probe reads one JSON document from its standard input and prints one line ``{"
 other lines, such as a library's, are skipped. It gets rank, world size and master through the environment,
 as torch.distributed reads them.
 
-`run.children` starts probes on this node: as child processes, or forked by `ForkServer`, which imports torch
+`children` starts probes on this node: as child processes, or forked by `ForkServer`, which imports torch
 once for all probes of a node. The program of that server is `checks/probes/fork_server.py`. A forked probe
 has its own process: if it hangs or crashes, the others continue.
 """

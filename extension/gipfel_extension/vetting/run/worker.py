@@ -20,12 +20,7 @@ from gipfel_cluster.namespaces import die_with_parent
 from gipfel_cluster.process.tree import adopt_orphans, descendants
 
 from ..check import CheckContext, Host
-from ..gpus import Nvml
-from ..model import CheckResult
-from ..one_check import run_check
-from ..probing import IMPORT_LIMIT_S, ForkServer, ProbeAnswer
-from ..protocol import ProtocolCheck
-from .children import (
+from ..children import (
     Child,
     LocalProbes,
     probe_answer,
@@ -33,6 +28,11 @@ from .children import (
     start_function,
     start_probe,
 )
+from ..gpus import Nvml
+from ..model import CheckResult
+from ..one_check import run_check
+from ..probing import IMPORT_LIMIT_S, ForkServer, ProbeAnswer
+from ..protocol import ProtocolCheck
 from .messages import (
     CheckDone,
     Heartbeat,

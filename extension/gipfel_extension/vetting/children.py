@@ -21,8 +21,8 @@ from typing import IO
 
 from gipfel_cluster.namespaces import die_with_parent
 
-from ...kernels import find_image_python
-from ..probing import MAX_MESSAGE_BYTES, ForkServer, ProbeAnswer, ProbeSpec, read_answer
+from ..kernels import find_image_python
+from .probing import MAX_MESSAGE_BYTES, ForkServer, ProbeAnswer, ProbeSpec, read_answer
 
 _MAX_OUTPUT = 8 << 20
 _MAX_ERRORS = 16 << 10
