@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.vetting.children import start_function, start_program
+from gipfel_extension.vetting import children
+from gipfel_extension.vetting.children import LocalProbes, start_function, start_program
+from gipfel_extension.vetting.probing import ProbeSpec
 
 
 def _ended(child: Any, limit_s: float = 30) -> Any:
@@ -100,3 +102,15 @@ def _of(runs: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_a_stopped_probe_of_a_nodes_own_check_is_ended_long_before_its_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(children, "STOPPED_S", 0.3)
+    file = tmp_path / "probe.py"
+    file.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n")
+    started = time.monotonic()
+    answer = LocalProbes(sys.executable, os.environ).run(ProbeSpec(argv=(str(file),), time_limit_s=600))
+    assert answer.error == "The probe was stopped by SIGSTOP and did not continue."
+    assert time.monotonic() - started < 300
