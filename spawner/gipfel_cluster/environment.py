@@ -96,8 +96,10 @@ def compose(
     def may_set(name: str) -> bool:
         return not name.startswith(families) and (name not in names or name not in host)
 
+    variables = dict(host)
+    variables |= {name: value for name, value in image.items() if may_set(name)}
     chosen = {name: value for name, value in edf.items() if may_set(name)}
-    variables = {**host, **{name: value for name, value in image.items() if may_set(name)}, **chosen}
+    variables |= chosen
     return {name: value for name, value in variables.items() if value or name not in chosen}
 
 

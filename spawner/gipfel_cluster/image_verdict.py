@@ -102,25 +102,23 @@ class SecurityVerdict(Frozen):
         """Return the verdict as one line."""
         counts = {"critical": self.critical, "high": self.high, "medium": self.medium, "low": self.low}
         found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        fixable = f", {self.fixable} of them with a fixed version" if self.fixable else ""
-        none = "" if self.not_judged else f"No known vulnerability in {pluralize(self.packages, 'package')}"
-        days = self.advisories_days
-        parts = (
-            f"Known vulnerabilities: {found}{fixable}" if found else none,
-            f"could not be judged: {self.not_judged[0].rstrip('.')}" if self.not_judged else "",
-            "" if days is None else f"advisories {pluralize(round(days), 'day')} old",
-            self._exceptions(),
-        )
-        text = "; ".join(filter(None, parts))
+        parts = []
+        if found:
+            fixable = f", {self.fixable} of them with a fixed version" if self.fixable else ""
+            parts.append(f"Known vulnerabilities: {found}{fixable}")
+        elif not self.not_judged:
+            parts.append(f"No known vulnerability in {pluralize(self.packages, 'package')}")
+        if self.not_judged:
+            parts.append(f"could not be judged: {self.not_judged[0].rstrip('.')}")
+        if self.advisories_days is not None:
+            parts.append(f"advisories {pluralize(round(self.advisories_days), 'day')} old")
+        if self.excepted:
+            until = min(each.until for each in self.excepted)
+            people = ", ".join(sorted({each.by for each in self.excepted if each.by})[:3])
+            by = f" by {people}" if people else ""
+            parts.append(f"{len(self.excepted)} excepted{by}, the first until {until}")
+        text = "; ".join(parts)
         return f"{text[:1].upper()}{text[1:]}. Policy of the site: {self.policy}."
-
-    def _exceptions(self) -> str:
-        if not self.excepted:
-            return ""
-        until = min(each.until for each in self.excepted)
-        people = ", ".join(sorted({each.by for each in self.excepted if each.by})[:3])
-        by = f" by {people}" if people else ""
-        return f"{len(self.excepted)} excepted{by}, the first until {until}"
 
     @property
     def fix(self) -> str:

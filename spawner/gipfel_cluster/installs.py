@@ -165,7 +165,10 @@ def _insecure_index(line: int) -> InstallProblem:
 
 def installed(line: str) -> list[str]:
     """Return the requirements that pip or uv would install, such as ``torch==2.4`` or ``numpy``."""
-    return [each for words in _install_arguments(line) for each in _requirements(words)]
+    found: list[str] = []
+    for match in _INSTALL.finditer(line):
+        found += _requirements(match[1] or match[2] or "")
+    return found
 
 
 def named_paths(line: str) -> Iterator[tuple[str, bool]]:
@@ -173,8 +176,8 @@ def named_paths(line: str) -> Iterator[tuple[str, bool]]:
 
     If not, it is a project directory, whose ``setup.py`` or build backend runs code.
     """
-    for words in _install_arguments(line):
-        parts = _words(words)
+    for match in _INSTALL.finditer(line):
+        parts = _words(match[1] or match[2] or "")
         for before, part, value in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
             option, _, joined = part.partition("=")
             if before in _WITH_VALUE:
@@ -191,19 +194,13 @@ def named_paths(line: str) -> Iterator[tuple[str, bool]]:
 
 def unpinned(line: str) -> list[str]:
     """Return the names of the packages that a line installs without fixing the version."""
-    loose = (
-        each
-        for words in _install_arguments(line)
-        if not any(f" {pin}" in f" {words}" for pin in _PINS)
-        for each in _requirements(words)
-        if not _is_pinned(each)
-    )
+    loose: list[str] = []
+    for match in _INSTALL.finditer(line):
+        words = match[1] or match[2] or ""
+        if any(f" {pin}" in f" {words}" for pin in _PINS):
+            continue
+        loose += [each for each in _requirements(words) if not _is_pinned(each)]
     return [name[0] for each in loose if (name := _NAME.match(each.removeprefix("git+https://")))]
-
-
-def _install_arguments(line: str) -> Iterator[str]:
-    """Yield the words after each command of pip or uv that installs."""
-    return (match[1] or match[2] or "" for match in _INSTALL.finditer(line))
 
 
 def _words(text: str) -> list[str]:

@@ -104,9 +104,12 @@ def resolve_directory(template: str, environment: Mapping[str, str]) -> Path:
 
 def local_directory(environment: Mapping[str, str]) -> Path | None:
     """Return the first of ``$SLURM_TMPDIR``, ``$TMPDIR`` and ``/tmp`` that is on a local disk; else None."""
-    named = (environment.get("SLURM_TMPDIR", ""), environment.get("TMPDIR", ""), "/tmp")  # noqa: S108 - as above
-    folders = (Path(each) for each in named if each.startswith("/"))
-    return next((each for each in folders if file_system_type(each) in _LOCAL_TYPES), None)
+    for name in ("SLURM_TMPDIR", "TMPDIR"):
+        given = environment.get(name, "")
+        if given.startswith("/") and file_system_type(Path(given)) in _LOCAL_TYPES:
+            return Path(given)
+    temporary = Path("/tmp")  # noqa: S108 - as above
+    return temporary if file_system_type(temporary) in _LOCAL_TYPES else None
 
 
 def file_system_type(path: Path) -> str:
@@ -264,8 +267,10 @@ def staged_paths(node_stores: Mapping[str, Path]) -> Iterator[tuple[str, StagedP
     for tier, store in node_stores.items():
         with suppress(OSError):
             open_existing(store)
-            found = map(_read, sorted(store.glob("*/*.json")))
-            yield from ((tier, each) for each in found if each is not None)
+            for file in sorted(store.glob("*/*.json")):
+                found = _read(file)
+                if found is not None:
+                    yield tier, found
 
 
 def _read(file: Path) -> StagedPath | None:

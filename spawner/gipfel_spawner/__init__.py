@@ -62,7 +62,5 @@ if not any(each[1] is ServerRouteHandler for each in default_handlers):
         (r"/api/gipfel/users/([^/]+)/log", ServerLogHandler),
         (r"/api/gipfel/users/([^/]+)/share", ShareServerHandler),
     ]
-    page_handlers += [
-        (r"/gipfel/servers", ServersPageHandler),
-        (r"/gipfel/repeat/([0-9]{1,15})", RepeatHandler),
-    ]
+    page_handlers.append((r"/gipfel/servers", ServersPageHandler))
+    page_handlers.append((r"/gipfel/repeat/([0-9]{1,15})", RepeatHandler))

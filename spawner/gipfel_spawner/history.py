@@ -98,8 +98,8 @@ class AuditLog:
         content = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **event.model_dump(mode="json", exclude_none=True),
-            "reason": one_line(event.reason)[:_MAX_REASON_CHARACTERS],
         }
+        content["reason"] = one_line(event.reason)[:_MAX_REASON_CHARACTERS]
         line = (json.dumps(content, ensure_ascii=False) + "\n").encode(errors="replace")
         try:
             with os.fdopen(open_log(self.path), "ab") as file:

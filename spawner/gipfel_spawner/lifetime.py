@@ -92,12 +92,9 @@ class ServerActivity:
     def cull_due(self, idle_limit_s: int, idle_warning_s: int) -> bool:
         """Return whether the server has been idle, and its user warned, for the configured times."""
         report = self.fresh
-        return (
-            report is not None
-            and report.warned_s is not None
-            and 0 < idle_limit_s <= report.idle_s
-            and idle_warning_s <= report.warned_s
-        )
+        if report is None or idle_limit_s <= 0 or report.warned_s is None:
+            return False
+        return report.idle_s >= idle_limit_s and report.warned_s >= idle_warning_s
 
 
 @runtime_checkable

@@ -347,22 +347,24 @@ class EDFSpawner(SpawnerTraits):
 
     def get_state(self) -> dict[str, Any]:
         """Return the job's ID and cluster, its port once known, and a digest of the server's token."""
-        job = {
-            "extended": self.lifetime.extended,
-            "keep_up": self.follower.keep_up,
-            **self.successor.get_state(),
-            "host": self.service_host.origin,
-            "port": self.port if self.follower.port_received else 0,
-        }
-        optional = {
-            "cluster": self.placement.cluster_name,
-            **(job if self.job_id else {"mark": self.submission.mark}),
-        }
-        state: dict[str, Any] = super().get_state() | {key: value for key, value in optional.items() if value}
-        if self.job_id and not self.follower.has_pages:
-            state["has_pages"] = False
-        if self.job_id or self.submission.mark:
+        state: dict[str, Any] = super().get_state()
+        if self.placement.cluster_name:
+            state["cluster"] = self.placement.cluster_name
+        if self.job_id:
+            if self.lifetime.extended:
+                state["extended"] = self.lifetime.extended
+            if self.follower.keep_up:
+                state["keep_up"] = True
+            state |= self.successor.get_state()
+            if self.service_host.origin:
+                state["host"] = self.service_host.origin
+            if not self.follower.has_pages:
+                state["has_pages"] = False
             state["token_digest"] = self._token_digest
+            if self.follower.port_received:
+                state["port"] = self.port
+        elif self.submission.mark:
+            state |= {"mark": self.submission.mark, "token_digest": self._token_digest}
         return state
 
     def clear_state(self) -> None:

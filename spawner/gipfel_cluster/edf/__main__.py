@@ -36,22 +36,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return 0 if all EDFs are valid, 1 if one is not, 2 for a wrong command."""
     options = _parser().parse_args(arguments)
     environment, directory = dict(os.environ), current_directory()
-    match options.command:
-        case "list":
-            found = list_edfs(environment=environment)
-            _write(json.dumps(found) if options.json else "\n".join(found))
-            return 0
-        case "schema":
-            _write(schema_text().rstrip("\n"))
-            return 0
-        case "show":
-            resolution = check_edf(
-                options.name, environment=environment, directory=directory, dialect=options.dialect
-            )
-            lines = show_edf(resolution, origin=options.origin)
-            document = as_json(resolution, origin=options.origin)
-            _write(json.dumps(document) if options.json else "\n".join(lines))
-            return 0 if resolution.edf else 1
+    if options.command == "list":
+        found = list_edfs(environment=environment)
+        _write(json.dumps(found) if options.json else "\n".join(found))
+        return 0
+    if options.command == "schema":
+        _write(schema_text().rstrip("\n"))
+        return 0
+    if options.command == "show":
+        resolution = check_edf(
+            options.name, environment=environment, directory=directory, dialect=options.dialect
+        )
+        lines = show_edf(resolution, origin=options.origin)
+        _write(json.dumps(as_json(resolution, origin=options.origin)) if options.json else "\n".join(lines))
+        return 0 if resolution.edf else 1
     checked = check_edfs(
         options.names,
         environment=environment,

@@ -175,12 +175,11 @@ def as_json(resolution: Resolution, *, origin: bool = False) -> dict[str, Any]:
         "diagnostics": [each.model_dump(mode="json") for each in resolution.diagnostics],
         "edf": None if edf is None else {**edf.model_dump(mode="json"), "digest": edf.digest},
     }
-    setup = [{"path": each.path, "digest": each.digest, "text": each.text} for each in resolution.setup]
-    return {
-        **document,
-        **({"setup": setup} if edf is not None and setup else {}),
-        **({"origins": resolution.origins} if origin else {}),
-    }
+    if edf is not None and resolution.setup:
+        document["setup"] = [
+            {"path": each.path, "digest": each.digest, "text": each.text} for each in resolution.setup
+        ]
+    return document | {"origins": resolution.origins} if origin else document
 
 
 def show_edf(resolution: Resolution, *, origin: bool = False) -> list[str]:

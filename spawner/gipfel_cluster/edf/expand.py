@@ -203,18 +203,17 @@ class _BashReader:
     def _apply_operator(self, name: str, operator: str, operand: str, written: str) -> str:
         value = self._lookup(name)
         present = bool(value) if operator.startswith(":") and operator != ":" else value is not None
-        match operator:
-            case "-" | ":-":
+        match operator.lstrip(":") if len(operator) > 1 else operator:
+            case "-":
                 return value if present and value is not None else operand
-            case "+" | ":+":
+            case "+":
                 return operand if present else ""
         if value is None or (operator == ":?" and not value):
             raise undefined_variable(name)
-        match operator:
-            case "?" | ":?":
-                return value
-            case ":":
-                return _sliced(value, operand, written)
+        if operator in {"?", ":?"}:
+            return value
+        if operator == ":":
+            return _sliced(value, operand, written)
         return _transformed(value, operator, operand, written)
 
 
@@ -228,28 +227,27 @@ def _sliced(value: str, operand: str, written: str) -> str:
 
 
 def _transformed(value: str, operator: str, operand: str, written: str) -> str:
-    match operator:
-        case "^^" | ",," | "^" | "," if not operand:
-            changed = value.upper() if operator[0] == "^" else value.lower()
-            return changed if len(operator) == 2 else changed[:1] + value[1:]
-        case "#" | "##":
-            pattern = _pattern(operand, greedy=operator == "##", written=written)
-            found = re.match(pattern, value, re.DOTALL)
-            return value[found.end() :] if found else value
-        case "%" | "%%":
-            # The shortest suffix is the shortest prefix of the reversed text.
-            backwards = "".join(reversed(_CHARACTER.findall(operand)))
-            pattern = _pattern(backwards, greedy=operator == "%%", written=written)
-            found = re.match(pattern, value[::-1], re.DOTALL)
-            return value[: len(value) - found.end()] if found else value
-        case "/" | "//":
-            old, *rest = _UNESCAPED_SLASH.split(operand, maxsplit=1)
-            pattern, new = _pattern(old, greedy=True, written=written), "".join(rest)
-            count = operator == "/"
-            changed = re.sub(pattern, lambda _: new, value, count=count, flags=re.DOTALL) if old else value
-            if len(changed) > MAX_VALUE_CHARACTERS:
-                raise value_too_long()
-            return changed
+    if operator in {"^^", ",,", "^", ","} and not operand:
+        changed = value.upper() if operator[0] == "^" else value.lower()
+        return changed if len(operator) == 2 else changed[:1] + value[1:]
+    if operator in {"#", "##"}:
+        pattern = _pattern(operand, greedy=operator == "##", written=written)
+        found = re.match(pattern, value, re.DOTALL)
+        return value[found.end() :] if found else value
+    if operator in {"%", "%%"}:
+        # The shortest suffix is the shortest prefix of the reversed text.
+        backwards = "".join(reversed(_CHARACTER.findall(operand)))
+        pattern = _pattern(backwards, greedy=operator == "%%", written=written)
+        found = re.match(pattern, value[::-1], re.DOTALL)
+        return value[: len(value) - found.end()] if found else value
+    if operator in {"/", "//"}:
+        old, *rest = _UNESCAPED_SLASH.split(operand, maxsplit=1)
+        pattern, new = _pattern(old, greedy=True, written=written), "".join(rest)
+        count = operator == "/"
+        changed = re.sub(pattern, lambda _: new, value, count=count, flags=re.DOTALL) if old else value
+        if len(changed) > MAX_VALUE_CHARACTERS:
+            raise value_too_long()
+        return changed
     raise _unsupported(written)
 
 

@@ -71,10 +71,12 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
     if file == name_or_path:
         candidates.insert(0, directory / file)
     present = [candidate for candidate in candidates if os.path.lexists(candidate)]
-    # A broken link or a directory does not hide an EDF in a later directory.
-    usable = (each for each in present if os.path.exists(each) and not os.path.isdir(each))  # noqa: PTH110, PTH112 - as fast
+    for candidate in present:
+        # A broken link or a directory does not hide an EDF in a later directory.
+        if os.path.exists(candidate) and not os.path.isdir(candidate):  # noqa: PTH110, PTH112 - as fast
+            return candidate
     if present:
-        return next(usable, present[0])
+        return present[0]
     searched = (
         ", ".join(str(each) for each in candidates) or "nothing, since neither EDF_PATH nor HOME is set"
     )

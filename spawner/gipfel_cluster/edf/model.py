@@ -194,8 +194,9 @@ def limit_diagnostics(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Dia
 
 def shortened(text: str, max_characters: int = _MAX_QUOTED) -> str:
     """Return a text with its middle replaced by an ellipsis if it is too long for a message."""
-    is_short = len(text) <= max_characters
-    return text if is_short else f"{text[: max_characters * 2 // 3]}…{text[-max_characters // 3 :]}"
+    if len(text) <= max_characters:
+        return text
+    return f"{text[: max_characters * 2 // 3]}…{text[-max_characters // 3 :]}"
 
 
 def json_length(text: str) -> int:

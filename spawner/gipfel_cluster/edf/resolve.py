@@ -356,9 +356,7 @@ def _resolved(
 
 def lint(context: LintContext) -> Iterator[Diagnostic]:
     """Yield the diagnostics of all rules, without warnings about values that already have an error."""
-    return (
-        each
-        for rule in _BY_DIALECT[context.dialect]
-        for each in rule.check(context)
-        if rule.reported_with_errors or each.severity == "error" or each.key not in context.failed_keys
-    )
+    for rule in _BY_DIALECT[context.dialect]:
+        for each in rule.check(context):
+            if rule.reported_with_errors or each.severity == "error" or each.key not in context.failed_keys:
+                yield each

@@ -59,7 +59,9 @@ def pyxis_annotations(context: LintContext) -> Iterator[Mistake]:
 )
 def pyxis_unset(context: LintContext) -> Iterator[Mistake]:
     """Find a variable with an empty value, which Pyxis can't unset."""
-    return ((entry, {"name": name}) for name, entry in context.document.env.items() if not entry.text)
+    for name, entry in context.document.env.items():
+        if not entry.text:
+            yield entry, {"name": name}
 
 
 @rule(
@@ -116,11 +118,9 @@ DIALECT_RULES: tuple[Rule, ...] = (
 )
 def sarus_no_image(context: LintContext) -> Iterator[Mistake]:
     """Find a file without an image: Sarus requires one in every file, also in bases."""
-    return (
-        (Entry("", (), document.source or Source("", "")), {})
-        for document in (context.documents if context.is_complete else ())
-        if "image" not in document.scalars
-    )
+    for document in context.documents if context.is_complete else ():
+        if "image" not in document.scalars:
+            yield Entry("", (), document.source or Source("", "")), {}
 
 
 @rule(
@@ -133,11 +133,9 @@ def sarus_no_image(context: LintContext) -> Iterator[Mistake]:
 )
 def sarus_extension(context: LintContext) -> Iterator[Mistake]:
     """Find a file whose name does not end in ``.toml``."""
-    return (
-        (Entry("", (), document.source), {})
-        for document in context.documents
-        if document.source and not document.source.file.endswith(".toml")
-    )
+    for document in context.documents:
+        if document.source and not document.source.file.endswith(".toml"):
+            yield Entry("", (), document.source), {}
 
 
 _BANNED = re.compile(r'''[;`]|\$\(|(?<!\\)"''')
@@ -153,11 +151,9 @@ _BANNED = re.compile(r'''[;`]|\$\(|(?<!\\)"''')
 )
 def sarus_characters(context: LintContext) -> Iterator[Mistake]:
     """Find a character that Sarus forbids in values, since it expands them with a shell."""
-    return (
-        (entry, {"text": match[0]})
-        for entry in context.entries
-        if entry.path[0] != "image" and (match := _BANNED.search(entry.text))
-    )
+    for entry in context.entries:
+        if entry.path[0] != "image" and (match := _BANNED.search(entry.text)):
+            yield entry, {"text": match[0]}
 
 
 @rule(
@@ -183,11 +179,9 @@ def sarus_network(context: LintContext) -> Iterator[Mistake]:
 )
 def sarus_one_field(context: LintContext) -> Iterator[Mistake]:
     """Find a mount of one field, which only CE and Pyxis read as the same path on both sides."""
-    return (
-        (entry, {"mount": entry.text})
-        for entry in context.document.mounts
-        if len(split_fields(entry.text)) == 1
-    )
+    for entry in context.document.mounts:
+        if len(split_fields(entry.text)) == 1:
+            yield entry, {"mount": entry.text}
 
 
 @rule(
@@ -200,11 +194,9 @@ def sarus_one_field(context: LintContext) -> Iterator[Mistake]:
 )
 def sarus_split(context: LintContext) -> Iterator[Mistake]:
     """Find a colon inside a variable, at which Sarus splits the mount."""
-    return (
-        (entry, {})
-        for entry in context.document.mounts
-        if len(split_fields(entry.text)) != entry.text.count(":") + 1
-    )
+    for entry in context.document.mounts:
+        if len(split_fields(entry.text)) != entry.text.count(":") + 1:
+            yield entry, {}
 
 
 @rule(

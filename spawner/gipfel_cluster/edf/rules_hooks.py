@@ -60,11 +60,9 @@ _WRONG_PREFIXES = (
 )
 def hook_prefix(context: LintContext) -> Iterator[Mistake]:
     """Find an annotation with a prefix that no hook reads."""
-    return (
-        (entry, {"name": name, "suggestion": suggestion})
-        for name, entry in context.document.annotations.items()
-        if (suggestion := _right_name(name))
-    )
+    for name, entry in context.document.annotations.items():
+        if suggestion := _right_name(name):
+            yield entry, {"name": name, "suggestion": suggestion}
 
 
 def _right_name(name: str) -> str:
@@ -216,11 +214,9 @@ def _has_plugin(context: LintContext) -> bool:
 )
 def read_only_hook(context: LintContext) -> Iterator[Mistake]:
     """Find a hook that writes to a read-only root file system."""
-    return (
-        (context.document.annotations[f"com.hooks.{hook}.enabled"], {"hook": hook})
-        for hook in ("ssh", "nvidia_cuda_mps")
-        if context.hook_is_enabled(hook) and not context.edf.writable
-    )
+    for hook in ("ssh", "nvidia_cuda_mps"):
+        if context.hook_is_enabled(hook) and not context.edf.writable:
+            yield context.document.annotations[f"com.hooks.{hook}.enabled"], {"hook": hook}
 
 
 @rule(

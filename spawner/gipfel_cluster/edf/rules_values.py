@@ -147,11 +147,9 @@ _JOB_NAMES = frozenset(PROTECTED_VARIABLES)
 )
 def job_variable(context: LintContext) -> Iterator[Mistake]:
     """Find a variable that the hub or the scheduler sets for the job."""
-    return (
-        (entry, {"name": name})
-        for name, entry in context.document.env.items()
-        if name in _JOB_NAMES or name.startswith(_JOB_FAMILIES)
-    )
+    for name, entry in context.document.env.items():
+        if name in _JOB_NAMES or name.startswith(_JOB_FAMILIES):
+            yield entry, {"name": name}
 
 
 @rule(

@@ -28,8 +28,9 @@ class Apptainer:
 
     def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
-        problem = "The engine apptainer needs the program apptainer, which is not on PATH."
-        return None if shutil.which("apptainer") else problem
+        if shutil.which("apptainer") is None:
+            return "The engine apptainer needs the program apptainer, which is not on PATH."
+        return None
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
         """Render a request as a call of apptainer, with the variables in its environment.
@@ -93,11 +94,11 @@ def _registry_uri(image: str) -> str:
 
 def _mount(mount: Mount) -> str:
     """Return a mount as the CSV line that ``--mount`` reads, in which a path may contain any character."""
-    fields = [
-        *("type=bind", f"source={mount.source}", f"destination={mount.destination}"),
-        *(["image-src=/"] if "sqsh" in mount.flags else []),
-        *(["ro"] if {"ro", "sqsh"} & set(mount.flags) else []),
-    ]
+    fields = ["type=bind", f"source={mount.source}", f"destination={mount.destination}"]
+    if "sqsh" in mount.flags:
+        fields.append("image-src=/")
+    if {"ro", "sqsh"} & set(mount.flags):
+        fields.append("ro")
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
     return line.getvalue()

@@ -129,8 +129,9 @@ def engine_to_render(edf: Edf, preferred: str = "") -> Engine:
     GipfelError
         As for `engine_for`.
     """
-    on_host = preferred == ContainerEngine.name and not edf.image
-    return ContainerEngine() if on_host else engine_for(edf, preferred)
+    if preferred == ContainerEngine.name and not edf.image:
+        return ContainerEngine()
+    return engine_for(edf, preferred)
 
 
 def engine_pulls(preferred: str = "") -> bool:

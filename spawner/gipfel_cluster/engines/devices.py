@@ -136,10 +136,8 @@ class Hardware:
 
     def _gpu_nodes(self, gpu: str) -> DeviceEdits | None:
         """Return the device nodes of one GPU or ``all`` and the common ones, for a machine without CDI."""
-        found = [
-            *sorted(str(path) for path in Path(self.nodes).glob("nvidia*") if not path.is_dir()),
-            *sorted(str(path) for path in Path(self.nodes, "nvidia-caps").glob("*")),
-        ]
+        found = sorted(str(path) for path in Path(self.nodes).glob("nvidia*") if not path.is_dir())
+        found += sorted(str(path) for path in Path(self.nodes, "nvidia-caps").glob("*"))
         numbered = [path for path in found if path.removeprefix(f"{self.nodes}/nvidia").isdigit()]
         chosen = numbered if gpu == "all" else [path for path in numbered if path.endswith(f"nvidia{gpu}")]
         if not chosen:

@@ -1,7 +1,7 @@
 """The engine ``host``: runs commands without a container, with the EDF's variables and workdir."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..edf.model import Mount
 from ..environment import compose
@@ -41,22 +41,24 @@ class Host:
             notes=tuple(self._notes(request)),
         )
 
-    def _notes(self, request: ContainerRequest) -> Iterator[str]:
-        edf = request.edf
-        effects = {
-            **{
-                f"The mount {mount} has no effect": not _is_same_path(mount)
-                for mount in (*edf.mounts, *request.mounts)
-            },
-            **{
-                f"The mount {mount} is not read-only": _is_same_path(mount) and "ro" in mount.flags
-                for mount in edf.mounts
-            },
-            "entrypoint = true has no effect": edf.entrypoint,
-            "writable = false has no effect": not edf.writable,
-            "All devices of the host are visible": bool(edf.devices),
-        }
-        return (f"{effect}, because the EDF has no image." for effect, is_so in effects.items() if is_so)
+    def _notes(self, request: ContainerRequest) -> list[str]:
+        notes = [
+            f"The mount {mount} has no effect, because the EDF has no image."
+            for mount in (*request.edf.mounts, *request.mounts)
+            if not _is_same_path(mount)
+        ]
+        notes += [
+            f"The mount {mount} is not read-only, because the EDF has no image."
+            for mount in request.edf.mounts
+            if _is_same_path(mount) and "ro" in mount.flags
+        ]
+        ignored = {"entrypoint = true": request.edf.entrypoint, "writable = false": not request.edf.writable}
+        notes += [
+            f"{key} has no effect, because the EDF has no image." for key, is_set in ignored.items() if is_set
+        ]
+        if request.edf.devices:
+            notes.append("All devices of the host are visible, because the EDF has no image.")
+        return notes
 
 
 def _is_same_path(mount: Mount) -> bool:

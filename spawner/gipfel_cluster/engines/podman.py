@@ -113,7 +113,8 @@ class Podman:
             name: value
             for name, value in request.environment.items()
             if name not in unset or is_read_by_podman(name)
-        } | {name: value for name, value in values.items() if not is_read_by_podman(name)}
+        }
+        environment |= {name: value for name, value in values.items() if not is_read_by_podman(name)}
         if squashed:
             files = [(mount.source, target) for mount, target in zip(squashed, targets, strict=True)]
             environment[VARIABLE] = mounts_to_json(host.squashfuse(), files)
@@ -168,8 +169,9 @@ def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequenc
 
 def _name(reference: Reference) -> str:
     """Return podman's name of an image; for its local storage only with the registry that was given."""
-    is_local = reference.store == "podman" and not reference.registry
-    return f"{reference.name}{reference.version}" if is_local else reference.oci
+    if reference.store == "podman" and not reference.registry:
+        return f"{reference.name}{reference.version}"
+    return reference.oci
 
 
 def _mount(mount: Mount, source: str) -> str:
@@ -179,11 +181,9 @@ def _mount(mount: Mount, source: str) -> str:
                 f"The path {path!r} of a mount has a comma or a quote, which podman can't escape.",
                 "Rename the directory, or mount it through a link without them.",
             )
-    fields = [
-        *("type=bind", f"source={source}", f"destination={mount.destination}"),
-        *(["ro"] if {"ro", "sqsh"} & set(mount.flags) else []),
-        *(f"bind-propagation={flag}" for flag in mount.flags if flag in _PROPAGATION),
-    ]
+    fields = ["type=bind", f"source={source}", f"destination={mount.destination}"]
+    fields += ["ro"] if {"ro", "sqsh"} & set(mount.flags) else []
+    fields += [f"bind-propagation={flag}" for flag in mount.flags if flag in _PROPAGATION]
     return ",".join(fields)
 
 

@@ -50,18 +50,13 @@ class ContainerEngine:
             raise GipfelError(
                 f"The engine ce reads EDF files, and {edf.name!r} has none.", "Write it into a file."
             )
-        workdir = request.workdir if request.workdir != edf.workdir else ""
-        names = valid_names(protected_names(request))
+        options = [*mounts_option(request.mounts)]
+        if request.workdir and request.workdir != edf.workdir:
+            options.append(f"--container-workdir={request.workdir}")
+        if names := valid_names(protected_names(request)):
+            options.append(f"--container-env={','.join(names)}")
         return Invocation(
-            argv=(
-                "srun",
-                f"--environment={edf.path}",
-                *request.step,
-                *mounts_option(request.mounts),
-                *([f"--container-workdir={workdir}"] if workdir else []),
-                *([f"--container-env={','.join(names)}"] if names else []),
-                *request.command,
-            ),
+            argv=("srun", f"--environment={edf.path}", *request.step, *options, *request.command),
             environment=dict(request.environment),
             notes=self._notes(request),
         )

@@ -146,8 +146,9 @@ def use_copies(
     used = {each.copy for each in copies.values()}
     count = len({edf.image, *(mount.source for mount in (*edf.mounts, *mounts))} & used)
     notes = (f"{pluralize(count, 'staged file')} of this node used instead of the shared ones.",)
-    changed = request.model_copy(update={"edf": edf, "mounts": mounts})
-    return (changed, notes) if count else (request, ())
+    if not count:
+        return request, ()
+    return request.model_copy(update={"edf": edf, "mounts": mounts}), notes
 
 
 def _with_copies(mounts: Iterable[Mount], copies: Mapping[str, StagedPath]) -> Iterator[Mount]:

@@ -1,7 +1,7 @@
 """``com.hooks.dcgm`` and ``com.hooks.aws_ofi_nccl``: libraries and variables for DCGM, NCCL and RCCL."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,10 +187,12 @@ class AwsOfiNccl:
         )
 
 
-def _notes(preset: Preset, added: Mapping[str, str], unchanged: list[str]) -> Iterator[str]:
+def _notes(preset: Preset, added: Mapping[str, str], unchanged: list[str]) -> list[str]:
+    notes = []
     if added:
         assignments = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-        yield f"com.hooks.aws_ofi_nccl: preset {preset.name} sets {assignments}."
+        notes.append(f"com.hooks.aws_ofi_nccl: preset {preset.name} sets {assignments}.")
     if unchanged:
-        yield f"com.hooks.aws_ofi_nccl: {', '.join(unchanged)} are set by you and not changed."
-    yield f"com.hooks.aws_ofi_nccl: {preset.remark}"
+        notes.append(f"com.hooks.aws_ofi_nccl: {', '.join(unchanged)} are set by you and not changed.")
+    notes.append(f"com.hooks.aws_ofi_nccl: {preset.remark}")
+    return notes

@@ -79,12 +79,12 @@ class Node:
 
     def infiniband(self) -> tuple[str, ...]:
         """Return the names of the InfiniBand devices with an active port, without RoCE devices."""
-        active = {
-            state.parents[2].name
-            for state in self._system.glob("class/infiniband/*/ports/*/state")
-            if "ACTIVE" in self._text(state) and self._text(state.with_name("link_layer")) == "InfiniBand"
-        }
-        return tuple(sorted(active))
+        found = set()
+        for state in self._system.glob("class/infiniband/*/ports/*/state"):
+            layer = self._text(state.with_name("link_layer"))
+            if "ACTIVE" in self._text(state) and layer == "InfiniBand":
+                found.add(state.parents[2].name)
+        return tuple(sorted(found))
 
     def libraries(self) -> dict[str, str]:
         """Return the shared libraries of ``ldconfig -p``: name -> path."""
@@ -96,11 +96,12 @@ class Node:
 
     def listens(self, port: int) -> bool:
         """Return whether a process on this machine listens on a TCP port."""
-        tables = (self._text(self._processes / each).splitlines()[1:] for each in ("net/tcp", "net/tcp6"))
-        sockets = (line.split() for lines in tables for line in lines)
-        return any(
-            state == "0A" and int(local.rpartition(":")[2], 16) == port for _, local, _, state, *_ in sockets
-        )
+        for table in ("net/tcp", "net/tcp6"):
+            for line in self._text(self._processes / table).splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                    return True
+        return False
 
     def _text(self, path: Path) -> str:
         try:

@@ -97,12 +97,13 @@ def _usable_runtime(context: HookContext, node: Node) -> Runtime:
 
 
 def _with_server(request: ContainerRequest, runtime: Runtime, spec: SshServerSpec) -> ContainerRequest:
-    has_runtime = any(mount.destination == runtime.prefix for mount in request.mounts)
-    folder = Mount(source=spec.folder, destination=spec.folder)
+    mounts = [Mount(source=spec.folder, destination=spec.folder)]
+    if not any(mount.destination == runtime.prefix for mount in request.mounts):
+        mounts.append(runtime.mount)
     return request.model_copy(
         update={
             "command": (runtime.python, *_START_ARGUMENTS, *request.command),
-            "mounts": (*request.mounts, folder, *(() if has_runtime else (runtime.mount,))),
+            "mounts": (*request.mounts, *mounts),
             "environment": {**request.environment, os.fsdecode(VARIABLE): spec.to_json()},
         }
     )
@@ -163,10 +164,12 @@ def read_keys(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             keys[f"{_KEY_OPTIONS} {key}"] = None
     if not keys:
         raise GipfelError(f"{one_line(path)} holds no public key", "Give the file that ends in .pub.")
-    numbers = ", ".join(map(str, skipped[:5])) + (", …" if len(skipped) > 5 else "")
-    noun = "line" if len(skipped) == 1 else "lines"
-    note = f"skipped {noun} {numbers} of {one_line(path)}: not a plain public key."
-    return tuple(keys), (note,) if skipped else ()
+    notes: tuple[str, ...] = ()
+    if skipped:
+        numbers = ", ".join(map(str, skipped[:5])) + (", …" if len(skipped) > 5 else "")
+        noun = "line" if len(skipped) == 1 else "lines"
+        notes = (f"skipped {noun} {numbers} of {one_line(path)}: not a plain public key.",)
+    return tuple(keys), notes
 
 
 def _key(line: bytes) -> str | None:

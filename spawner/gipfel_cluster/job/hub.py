@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..model import Frozen, OneLine, pluralize
+from ..model import Frozen, OneLine
 from ..scheduler.protocol import Memory, Name, TimeLimit
 
 #: For `report_port`, in seconds: time limit of one request, time limit of all attempts, pause between two.
@@ -140,8 +140,10 @@ class ServiceOffer(Frozen):
         """Return what an hour of the service costs with its default resources, as text."""
         nodes = self.resources.nodes
         gpus, cpus = nodes * self.resources.gpus, nodes * self.resources.cpus
-        used = pluralize(gpus, "GPU hour") if gpus else "no GPU"
-        return f"{used} and {pluralize(cpus, 'CPU hour')} per hour" if cpus else f"{used} per hour"
+        used = [f"{gpus} GPU hour{'' if gpus == 1 else 's'}" if gpus else "no GPU"]
+        if cpus:
+            used.append(f"{cpus} CPU hour{'' if cpus == 1 else 's'}")
+        return f"{' and '.join(used)} per hour"
 
 
 class ServiceOffers(Frozen):

@@ -96,8 +96,9 @@ def now() -> str:
 def job_id_of(environment: Mapping[str, str]) -> str:
     """Return the id of this process's job; for a task of a job array ``<array job>_<task>``, as in squeue."""
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-    own = environment.get("SLURM_JOB_ID") or environment.get("GIPFEL_JOB_ID", "")
-    return f"{array}_{task}" if array and task else own
+    if array and task:
+        return f"{array}_{task}"
+    return environment.get("SLURM_JOB_ID") or environment.get("GIPFEL_JOB_ID", "")
 
 
 def describe_run(

@@ -125,10 +125,8 @@ class FanInProcess:
     """
 
     def __init__(self, sockets: Path, host: str, environment: Mapping[str, str], log: Path) -> None:
-        self._argv = [
-            *(sys.executable, "-I", "-m", "gipfel_extension.telemetry.live.fan_in"),
-            *("--sockets", str(sockets), f"--with-parent={os.getpid()}"),
-        ]
+        self._argv = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.live.fan_in"]
+        self._argv += ["--sockets", str(sockets), f"--with-parent={os.getpid()}"]
         self._environment = without_tokens(environment)
         self._host = host
         self._log = log
@@ -219,17 +217,14 @@ class Recording:
     def __init__(
         self, spec: JobSpec, run: RunFolder, sockets: Path, node: str, environment: Mapping[str, str]
     ) -> None:
-        command = [
-            *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
-            *("--telemetry", str(run.telemetry), "--name", "job"),
-            *([] if spec.interval is None else ["--interval", str(spec.interval)]),
-            *(word for source in spec.sources for word in ("--source", source)),
-        ]
-        local = [
-            *("--sockets", str(sockets), "--node", node),
-            # By process id: once the recorder has been loaded, it may have another parent.
-            *("--root-pid", str(os.getpid()), f"--with-parent={os.getpid()}"),
-        ]
+        command = [sys.executable, "-I", "-m", "gipfel_extension.recorder"]
+        command += ["--telemetry", str(run.telemetry), "--name", "job"]
+        command += [] if spec.interval is None else ["--interval", str(spec.interval)]
+        for source in spec.sources:
+            command += ["--source", source]
+        # By process id: once the recorder has been loaded, it may have another parent.
+        local = ["--sockets", str(sockets), "--node", node]
+        local += ["--root-pid", str(os.getpid()), f"--with-parent={os.getpid()}"]
         self._recorder = RecorderSupervisor([*command, *local], run.telemetry, node, environment)
         nodes = remote_nodes(environment, node)
         self._remote = (

@@ -243,9 +243,9 @@ class JobRunner:
     def _container_environment(
         self, run: RunFolder, scratch: Path, workspace: Workspace, engine: str
     ) -> dict[str, str]:
-        variables = {
-            **{key: value for key, value in self.environment.items() if key != JOB_VARIABLE},
-            **workspace.environment,
+        variables = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}
+        variables |= workspace.environment
+        variables |= {
             "GIPFEL_RUN": str(run.path),
             "GIPFEL_SOCKETS": str(scratch / "s"),
             "GIPFEL_JOB_ID": self.job_id,
@@ -277,8 +277,9 @@ class JobRunner:
     def _own_mounts(
         self, run: RunFolder, scratch: Path, runtime: Runtime, directory: str, workspace: Workspace
     ) -> tuple[Mount, ...]:
-        own = [directory] if directory != workspace.directory else []
-        paths = (str(run.path), str(scratch), *self.spec.folders, *own)
+        paths = [str(run.path), str(scratch), *self.spec.folders]
+        if directory != workspace.directory:
+            paths.append(directory)
         return (*(Mount(source=path, destination=path) for path in dict.fromkeys(paths)), runtime.mount)
 
     def _run_command(

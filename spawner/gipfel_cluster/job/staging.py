@@ -90,10 +90,8 @@ def stage_before_start(
     GipfelError
         Staging failed, and the request's ``on_failure`` is ``stop``.
     """
-    argv = [
-        *(sys.executable, "-I", "-m", "gipfel_extension.cli", "data", "stage"),
-        *(f"--to={request.to}", f"--on-failure={request.on_failure}", "--", *request.data),
-    ]
+    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "data", "stage"]
+    argv += [f"--to={request.to}", f"--on-failure={request.on_failure}", "--", *request.data]
     log = run / _LOG
     with log.open("ab") as messages:
         process = subprocess.Popen(

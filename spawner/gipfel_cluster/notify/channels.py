@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
@@ -78,8 +78,12 @@ def send_message(channel: str, settings: NotifySettings, message: Message) -> No
     ChannelError
         The service did not accept it.
     """
-    if channel in settings.channels:
-        _SENDERS[channel](getattr(settings, channel), message)
+    if channel == "slack" and settings.slack:
+        send_slack(settings.slack, message)
+    elif channel == "ntfy" and settings.ntfy:
+        send_ntfy(settings.ntfy, message)
+    elif channel == "email" and settings.email:
+        send_email(settings.email, message)
 
 
 def slack_text(text: str) -> str:
@@ -109,20 +113,19 @@ def send_ntfy(settings: NtfySettings, message: Message) -> None:
     Source: https://docs.ntfy.sh/publish/#publish-as-json
     """
     server, _, topic = settings.url.get_secret_value().rpartition("/")
-    document = {
-        "topic": topic,
-        "title": message.title,
-        "message": message.body or "–",  # noqa: RUF001
-        "priority": 4 if message.urgent else 3,
-        **({"click": message.link} if message.link else {}),
-    }
+    document: dict[str, Any] = {"topic": topic, "title": message.title, "message": message.body or "–"}  # noqa: RUF001
+    document["priority"] = 4 if message.urgent else 3
+    if message.link:
+        document["click"] = message.link
     token = settings.token.get_secret_value()
     _post(f"{server}/", document, {"Authorization": f"Bearer {token}"} if token else {})
 
 
 def _post(url: str, document: Mapping[str, Any], headers: Mapping[str, str]) -> None:
     host = urlsplit(url).hostname or ""
-    proxies = [urllib.request.ProxyHandler({})] if is_loopback(host) else []
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+    if is_loopback(host):
+        handlers.append(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(  # noqa: S310 - the settings accept https, and http on loopback
         url,
         data=json.dumps(document).encode(),
@@ -130,9 +133,7 @@ def _post(url: str, document: Mapping[str, Any], headers: Mapping[str, str]) -> 
         method="POST",
     )
     try:
-        with urllib.request.build_opener(_NoRedirects(), *proxies).open(
-            request, timeout=OPERATION_S
-        ) as response:
+        with urllib.request.build_opener(*handlers).open(request, timeout=OPERATION_S) as response:
             _discard(response)
     except urllib.error.HTTPError as error:
         with error:
@@ -233,12 +234,6 @@ def _network_error(host: str, error: Exception) -> ChannelError:
     temporary = isinstance(cause, ConnectionRefusedError)
     return ChannelError(f"{host} can't be reached: {detail}.", temporary=temporary)
 
-
-_SENDERS: dict[str, Callable[[Any, Message], None]] = {
-    "slack": send_slack,
-    "ntfy": send_ntfy,
-    "email": send_email,
-}
 
 #: Seconds after which a service that has not responded counts as failed; all services are called in parallel.
 SEND_S = 9.0

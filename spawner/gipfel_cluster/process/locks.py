@@ -43,9 +43,10 @@ def assign_lock_file(path: Path, descriptor: int, pid: int) -> None:
 
 def lock_holders(folder: Path) -> tuple[int, ...]:
     """Return the ids of the processes that hold a lock in `folder`; none if it can't be read."""
+    pids: list[int] = []
     with suppress(OSError):
-        return tuple(int(each.name) for each in folder.iterdir() if each.name.isdecimal() and is_locked(each))
-    return ()
+        pids += [int(each.name) for each in folder.iterdir() if each.name.isdecimal() and is_locked(each)]
+    return tuple(pids)
 
 
 def wait_for_lock_holders(folder: Path, report: Callable[[tuple[int, ...]], None]) -> None:

@@ -147,7 +147,8 @@ def _fill(
     progress: Callable[[str], None],
 ) -> None:
     progress(f"copying {len(distributions)} packages and the standard library")
-    sources = dict(standard_library()) | files(distributions)
+    sources = dict(standard_library())
+    sources.update(files(distributions))
     started_programs = dict(openssh_programs().values())
     if not started_programs:
         progress("OpenSSH's server is not on this machine: containers will have no ssh server")

@@ -100,8 +100,9 @@ def distribution_files(dist: Distribution) -> Iterator[tuple[str, Path]]:
     project = editable_project(dist)
     for path in dist.files:
         target = posixpath.normpath(posixpath.join(SITE_PACKAGES, path.as_posix()))
-        is_installers = path.name in _INSTALLER_FILES and path.parent.suffix == ".dist-info"
-        if is_installers or (project is not None and not path.parts[0].endswith(".dist-info")):
+        if path.name in _INSTALLER_FILES and path.parent.suffix == ".dist-info":
+            continue
+        if project is not None and not path.parts[0].endswith(".dist-info"):
             continue
         source = Path(str(dist.locate_file(path)))
         if source.is_file():

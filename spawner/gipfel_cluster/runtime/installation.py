@@ -84,7 +84,7 @@ class Installation:
         """
         built = built or self.building
         built.chmod(0o755 if built.is_dir() else 0o644)
-        is_vacant = self.folder.is_dir() and not self.folder.is_symlink() and not any(self.folder.iterdir())
+        is_vacant = self.folder.is_dir() and not self.folder.is_symlink() and _is_empty(self.folder)
         if not self.folder.exists() or (built.is_dir() and is_vacant):
             built.rename(self.folder)
             return
@@ -135,8 +135,12 @@ def hardlink_duplicates(tree: Path) -> None:
 
 def _is_runtime(path: Path) -> bool:
     if path.is_dir():
-        return not is_squashfs_path(path) and (not any(path.iterdir()) or (path / DESCRIPTION).is_file())
+        return not is_squashfs_path(path) and (_is_empty(path) or (path / DESCRIPTION).is_file())
     return is_squashfs_path(path) and read_image_file(path, (DESCRIPTION,), 1) is not None
+
+
+def _is_empty(folder: Path) -> bool:
+    return next(folder.iterdir(), None) is None
 
 
 def _wait_for_lock(lock: int, folder: Path, progress: Callable[[str], None]) -> None:
@@ -246,11 +250,9 @@ def remove_old_runtimes(
 
 def _earlier(folder: Path) -> Iterator[tuple[Path, float]]:
     named = re.compile(re.escape(f".{folder.name}.old-") + "([0-9a-f]{1,12})-[0-9a-f]{16}")
-    return (
-        (path, float(int(match[1], 16)))
-        for path in sorted(folder.parent.iterdir())
-        if (match := named.fullmatch(path.name))
-    )
+    for path in sorted(folder.parent.iterdir()):
+        if match := named.fullmatch(path.name):
+            yield path, float(int(match[1], 16))
 
 
 def _in_use(names: frozenset[str], processes: Path) -> set[str]:
@@ -259,8 +261,12 @@ def _in_use(names: frozenset[str], processes: Path) -> set[str]:
     # A mount's source, a mapped file and a program show the new name. Its random suffix is unique, and is
     # found even if mountinfo shows only a part of the path or writes blanks as octal.
     tails = {name.rpartition("-")[2].encode(): name for name in names}
-    used = (_used_paths(process) for process in processes.iterdir() if process.name.isdigit())
-    return {name for paths in used for tail, name in tails.items() if tail in paths}
+    used: set[str] = set()
+    for process in processes.iterdir():
+        if process.name.isdigit():
+            paths = _used_paths(process)
+            used |= {name for tail, name in tails.items() if tail in paths}
+    return used
 
 
 def _used_paths(process: Path) -> bytes:

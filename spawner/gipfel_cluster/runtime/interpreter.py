@@ -133,11 +133,9 @@ def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix:
 def _internal_paths(entries: Iterable[str], target: str) -> Iterator[str]:
     """Yield the search paths of a library that stay in the runtime's directory."""
     depth = target.count("/")
-    return (
-        entry
-        for entry in entries
-        if entry.startswith(("$ORIGIN", "${ORIGIN}")) and entry.count("..") <= depth
-    )
+    for entry in entries:
+        if entry.startswith(("$ORIGIN", "${ORIGIN}")) and entry.count("..") <= depth:
+            yield entry
 
 
 def _ldd(binaries: list[Path]) -> Iterator[str]:
@@ -287,11 +285,11 @@ def openssh_programs() -> dict[str, tuple[str, Path]]:
 
     Empty without ``sshd``; else all of OpenSSH's programs that exist on this machine.
     """
-    found = {
-        name: (target, path)
-        for name, (target, folders) in _OPENSSH_PROGRAMS.items()
-        if (path := _find(name, folders)) is not None and is_elf(path)
-    }
+    found = {}
+    for name, (target, folders) in _OPENSSH_PROGRAMS.items():
+        path = _find(name, folders)
+        if path is not None and is_elf(path):
+            found[name] = (target, path)
     return found if "sshd" in found else {}
 
 

@@ -171,10 +171,10 @@ def _ensure_cached(version: str, key: str, cached: Path, progress: Callable[[str
 def _make(version: str, key: str, folder: Path) -> None:
     versions = resolve_wheels(version, _requirements(version))
     install_wheels(version, versions, folder)
-    modules = {
-        record.parent.name.split("-")[0]: sorted(_top_modules(record.read_text()))
-        for record in sorted(folder.glob("*.dist-info/RECORD"))
-    }
+    modules = {}
+    for record in sorted(folder.glob("*.dist-info/RECORD")):
+        name = record.parent.name.split("-")[0]
+        modules[name] = sorted(_top_modules(record.read_text()))
     _remove_unneeded(folder)
     content = {
         "key": key,
@@ -315,12 +315,10 @@ def _closure(
 
 
 def _pip(python: str, arguments: Sequence[str]) -> None:
-    command = [
-        *(sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-        *("--no-input", "--retries", "1", "--ignore-installed", "--only-binary=:all:"),
-        *("--implementation", "cp", "--python-version", python, *_platforms(), *arguments),
-    ]
-    done = run_tool("pip", command, _PIP_SECONDS)
+    command = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-input", "--retries", "1", "--ignore-installed", "--only-binary=:all:"]
+    command += ["--implementation", "cp", "--python-version", python, *_platforms()]
+    done = run_tool("pip", [*command, *arguments], _PIP_SECONDS)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
         raise GipfelError(f"pip: {one_line((lines or ['it failed'])[-1])}")
@@ -329,5 +327,6 @@ def _pip(python: str, arguments: Sequence[str]) -> None:
 def _platforms() -> list[str]:
     machine = platform.machine()
     major, newest = GLIBC
-    versions = (*(f"_{major}_{minor}" for minor in range(newest, 4, -1)), "2014", "2010", "1")
-    return [word for each in versions for word in ("--platform", f"manylinux{each}_{machine}")]
+    tags = [f"manylinux_{major}_{minor}_{machine}" for minor in range(newest, 4, -1)]
+    tags += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")]
+    return [word for tag in tags for word in ("--platform", tag)]

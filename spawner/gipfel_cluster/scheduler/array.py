@@ -88,8 +88,9 @@ class ArrayRunner:
             **self._environment,
             TASK_VARIABLE: str(task),
             "GIPFEL_JOB_ID": f"{self._job_id}_{task}",
-            **({"CUDA_VISIBLE_DEVICES": self._plan.gpus[slot]} if self._plan.gpus else {}),
         }
+        if self._plan.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self._plan.gpus[slot]
         log = os.open(
             self._plan.output.replace("%a", str(task)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )

@@ -347,5 +347,6 @@ async def _ask_nvidia_smi(query: str, environment: Mapping[str, str]) -> list[li
         result = await run_command(argv, environment=environment, limit=_NVIDIA_SMI_S)
     except (GipfelError, TimeoutError):
         return []
-    rows = (line.split(",") for line in result.output.splitlines() if line.strip())
-    return [] if result.code else [[cell.strip() for cell in row] for row in rows]
+    if result.code:
+        return []
+    return [[cell.strip() for cell in line.split(",")] for line in result.output.splitlines() if line.strip()]

@@ -180,7 +180,9 @@ def parse_gpus(text: str) -> tuple[GpuCount, ...]:
     """Parse the GPUs of a GRES list such as ``gpu:gh200:4(S:0-3),shard:8``; other resources are ignored."""
     counts: dict[str, int] = {}
     for part in _SEPARATOR.split(text.strip()):
-        if match := _GPU.fullmatch(part.strip()):
-            kind, count = match["type"] or "", int(match["count"] or 1)
-            counts[kind] = counts.get(kind, 0) + count
+        match = _GPU.fullmatch(part.strip())
+        if not match:
+            continue
+        kind, count = match["type"] or "", int(match["count"]) if match["count"] is not None else 1
+        counts[kind] = counts.get(kind, 0) + count
     return tuple(GpuCount(type=kind, count=count) for kind, count in counts.items() if count)

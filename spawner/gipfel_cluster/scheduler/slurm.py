@@ -92,14 +92,15 @@ class SlurmScheduler:
         GipfelError
             Slurm refused the job.
         """
-        environment = {
-            "PATH": self._environment.get("PATH", ""),
-            **request.environment,
-            **{name: self._environment[name] for name in SLURM_VARIABLES if name in self._environment},
+        environment = dict(request.environment)
+        environment.setdefault("PATH", self._environment.get("PATH", ""))
+        environment |= {
+            name: self._environment[name] for name in SLURM_VARIABLES if name in self._environment
+        }
+        if request.gpus_per_node == 0:
             # Slurm sets it only for jobs with GPUs; otherwise a job without GPUs would see those of other
             # jobs.
-            **({"CUDA_VISIBLE_DEVICES": ""} if request.gpus_per_node == 0 else {}),
-        }
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         try:
             result = await self._run(
                 submit_arguments(request),

@@ -164,15 +164,13 @@ def exceeded(job: RequestedJob, limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
     They include used-up GPU minutes, although some become available again as Slurm lets old usage decay.
     """
-    return tuple(
-        each
-        for each in limits
-        if _applies(each, job) and job.amount(each.resource) > (0 if _is_used_up(each) else each.limit)
-    )
-
-
-def _is_used_up(limit: Limit) -> bool:
-    return limit.resource == "gpu_minutes" and limit.remaining == 0
+    applying = (each for each in limits if _applies(each, job))
+    found = []
+    for each in applying:
+        used_up = each.resource == "gpu_minutes" and each.remaining == 0
+        if job.amount(each.resource) > (each.limit if not used_up else 0):
+            found.append(each)
+    return tuple(found)
 
 
 def _applies(limit: Limit, job: RequestedJob) -> bool:
@@ -204,8 +202,10 @@ def parse_limits(output: str, user: str) -> tuple[Limit, ...]:
         for each in path
         for limit in each.limits
     ]
-    lines = (line for line in output.splitlines() if line.startswith("QOS="))
-    return (*found, *(limit for line in lines for limit in _qos_limits(line, user)))
+    for line in output.splitlines():
+        if line.startswith("QOS="):
+            found += _qos_limits(line, user)
+    return tuple(found)
 
 
 def association_paths(output: str, user: str) -> Iterator[list[AssociationRecord]]:

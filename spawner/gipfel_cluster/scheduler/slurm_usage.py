@@ -179,9 +179,12 @@ def _duration(seconds: float) -> str:
 
 def parse_gpu_hours(output: str) -> float:
     """Return the GPU hours in the output of sacct with the fields ``AllocTRES`` and ``ElapsedRaw``."""
-    rows = (line.rpartition("|") for line in output.splitlines())
-    counted = ((resources, elapsed) for resources, _, elapsed in rows if elapsed.strip().isdecimal())
-    return sum(_gpus(resources) * int(elapsed) for resources, elapsed in counted) / 3600
+    seconds = 0
+    for line in output.splitlines():
+        resources, _, elapsed = line.rpartition("|")
+        if elapsed.strip().isdecimal():
+            seconds += _gpus(resources) * int(elapsed)
+    return seconds / 3600
 
 
 def parse_energy(output: str) -> float | None:

@@ -131,11 +131,10 @@ class TaskRunner:
             "GIPFEL_RUN": plan.job.run,
             "GIPFEL_JOB_ID": plan.job.job_id,
         }
-        return {
-            **{name: value for name, value in variables.items() if value},
-            **plan.spec.environment,
-            **({} if location.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(location.gpus)}),
-        }
+        variables = {name: value for name, value in variables.items() if value} | plan.spec.environment
+        if location.gpus is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(location.gpus)
+        return variables
 
     def _write_location(self) -> None:
         folder = Path(self._plan.folder, f"{self._plan.spec.name}.tasks")

@@ -193,8 +193,9 @@ def refresh_queued_state(folder: Path, state: State, scheduler: "Scheduler | Non
 
 def _write_lost(folder: Path, state: State, reason: str) -> State:
     changes = {"phase": "ended", "outcome": "lost", "exit_status": 1, "reason": reason}
-    gpus: dict[str, Any] = {"gpus": {}} if "gpus" in type(state).model_fields else {}
-    ended = state.model_copy(update={**changes, **gpus, "ended_ns": state.updated_ns})
+    if "gpus" in type(state).model_fields:
+        changes["gpus"] = {}
+    ended = state.model_copy(update={**changes, "ended_ns": state.updated_ns})
     # Return it even if it can't be written: in another user's directory, or on a full disk.
     with contextlib.suppress(OSError, GipfelError), hold_supervisor_lock(folder):
         current = read_state(folder, type(state))
@@ -260,8 +261,10 @@ def find_directory(kind: str, name: str, environment: Mapping[str, str]) -> Path
     """Return a workload's directory by its ID (``N`` or ``RUN/N``) or path; None if there is none."""
     root = runs_root(dict(environment))
     run, _, number = name.rpartition("/")
-    in_run = [root / run / kind / number] if run else []
-    for each in (parent_directory(kind, environment) / name, root / kind / name, Path(name), *in_run):
+    candidates = [parent_directory(kind, environment) / name, root / kind / name, Path(name)]
+    if run:
+        candidates.append(root / run / kind / number)
+    for each in candidates:
         # A name longer than any path raises OSError.
         with contextlib.suppress(OSError):
             if name and "\0" not in name and (each / STATE).is_file():

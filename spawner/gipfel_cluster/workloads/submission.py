@@ -144,8 +144,9 @@ class HostContext:
         That is if Slurm's commands are installed without a configured cluster. ``chosen`` is the scheduler
         that the user named, empty for the default.
         """
-        is_chosen = chosen or self._environment.get("GIPFEL_SCHEDULER")
-        if is_chosen or self._slurm.configured or not self._slurm.commands:
+        if chosen or self._environment.get("GIPFEL_SCHEDULER"):
+            return ""
+        if self._slurm.configured or not self._slurm.commands:
             return ""
         return f"{self._slurm.problem} The job runs on this machine."
 
@@ -167,8 +168,9 @@ class HostContext:
 
     def image_verdict(self, image: str) -> SecurityVerdict | None:
         """Judge an image of this machine as this user; None if neither site nor user configured verdicts."""
-        judges = is_configured(self._environment)
-        return judge_image(sys.executable, image, without_tokens(self._environment)) if judges else None
+        if not is_configured(self._environment):
+            return None
+        return judge_image(sys.executable, image, without_tokens(self._environment))
 
     def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
         """Return the runtime at a path, by default the user's, and the interpreter for a job.

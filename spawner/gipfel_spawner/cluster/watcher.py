@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -214,10 +213,12 @@ class JobWatcher:
             await self._query_all()
             for job_id in await self._cancellations.cancel_all(self.status):
                 self.forget(job_id)
-            with contextlib.suppress(TimeoutError):
+            try:
                 # asyncio.wait_for of Python 3.11 can lose a cancellation, and the hub would never end.
                 async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
+            except TimeoutError:
+                continue
 
     def _pause(self) -> float:
         """Return the seconds until the next poll, with 10 % jitter, or 50 % after failed queries."""

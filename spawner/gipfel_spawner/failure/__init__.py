@@ -313,8 +313,9 @@ class Failure(Frozen):
         """Return a failure with the cause from the catalogue, or ``default_cause`` if it has none."""
         explanation = explain(evidence)
         log = "\n".join(evidence.log.splitlines()[-_MAX_SHOWN_LINES:])
-        cause, fix = (explanation.reason, explanation.fix) if explanation else (default_cause, "")
-        return cls(event=event, cause=cause, fix=fix, log=log)
+        if explanation is None:
+            return cls(event=event, cause=default_cause, log=log)
+        return cls(event=event, cause=explanation.reason, fix=explanation.fix, log=log)
 
     @property
     def error(self) -> GipfelError:
@@ -324,19 +325,19 @@ class Failure(Frozen):
 
     def page(self) -> str:
         """Return the failure as escaped HTML; the hub's pages add buttons."""
-        cause = f'<p class="gipfel-cause"><strong>{escape(self.cause)}</strong></p>' if self.cause else ""
-        fix = f'<p class="gipfel-fix"><strong>What to do:</strong> {escape(self.fix)}</p>' if self.fix else ""
-        log = (
-            "<details open><summary>Last lines of the job's log</summary>"
-            f"<pre>{escape(self.log)}</pre></details>"
-            if self.log
-            else ""
-        )
-        return (
-            '<div class="gipfel-failure text-start"><div class="alert alert-danger" role="alert">'
-            f'<p class="gipfel-event"><span aria-hidden="true">✗</span> {escape(self.event)}</p>'
-            f"{cause}{fix}</div>{log}</div>"
-        )
+        parts = [
+            '<div class="alert alert-danger" role="alert">',
+            f'<p class="gipfel-event"><span aria-hidden="true">✗</span> {escape(self.event)}</p>',
+        ]
+        if self.cause:
+            parts.append(f'<p class="gipfel-cause"><strong>{escape(self.cause)}</strong></p>')
+        if self.fix:
+            parts.append(f'<p class="gipfel-fix"><strong>What to do:</strong> {escape(self.fix)}</p>')
+        parts.append("</div>")
+        if self.log:
+            parts.append("<details open><summary>Last lines of the job's log</summary>")
+            parts.append(f"<pre>{escape(self.log)}</pre></details>")
+        return f'<div class="gipfel-failure text-start">{"".join(parts)}</div>'
 
 
 class SpawnProblem(SpawnException):  # type: ignore[misc]

@@ -70,12 +70,10 @@ class Cause(Frozen):
         return None if groups is None else self._explanation({"detail": evidence.reason} | groups)
 
     def _matches(self, evidence: Evidence) -> Iterator[dict[str, str]]:
-        return (
-            {name: text or "" for name, text in match.groupdict().items()}
-            for line in reversed(evidence.lines)
-            for expression in self._expressions
-            if (match := expression.search(line))
-        )
+        for line in reversed(evidence.lines):
+            for expression in self._expressions:
+                if match := expression.search(line):
+                    yield {name: text or "" for name, text in match.groupdict().items()}
 
     def _explanation(self, groups: dict[str, str]) -> Explanation:
         # The patterns of a cause may have different groups; a missing one is empty.

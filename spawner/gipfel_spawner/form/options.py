@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from gipfel_cluster.job.staging import MAX_PATHS, SOURCE
-from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem, pluralize, split_list
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, first_problem, split_list
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import Memory, Placement
 
@@ -222,15 +222,16 @@ def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
         As for `read_form`, or the environment is a path.
     """
     options = read_form(query)
-    refused = (
-        ("edf", ("/", "~"), "an environment by its path", "Enter the path in the form."),
-        ("stage", "", "data to copy", "Enter its path in the form."),
-        ("service", ("/", "~"), "a blueprint by its path", "Choose a service in the form."),
-    )
-    for field, beginnings, what, fix in refused:
-        value = getattr(options, field)
-        if value and value.startswith(beginnings):
-            raise OptionError(f"A link can't name {what}.", fix, field=field)
+    if options.edf.startswith(("/", "~")):
+        raise OptionError(
+            "A link can't name an environment by its path.", "Enter the path in the form.", field="edf"
+        )
+    if options.stage:
+        raise OptionError("A link can't name data to copy.", "Enter its path in the form.", field="stage")
+    if options.service.startswith(("/", "~")):
+        raise OptionError(
+            "A link can't name a blueprint by its path.", "Choose a service in the form.", field="service"
+        )
     return options
 
 
@@ -273,14 +274,19 @@ def read_presets(configured: Sequence[object]) -> tuple[tuple[Preset, ...], tupl
 
 def describe_options(options: UserOptions) -> str:
     """Return a summary of the options, such as ``4 GPUs · 2 nodes · 8 h · pytorch``."""
-    parts = (
-        f"service {options.service}" if options.service else "",
-        "" if options.gpus is None else pluralize(options.gpus, "GPU"),
-        f"{options.nodes} nodes" if options.nodes != 1 else "",
-        *(describe_time(options.time), options.edf, options.cluster, options.partition),
-        "Jupyter Notebook" if options.interface == "notebook" else "",
-    )
-    return " · ".join(filter(None, parts)) or "the defaults"
+    parts = [f"service {options.service}"] if options.service else []
+    if options.gpus is not None:
+        parts.append(f"{options.gpus} GPU{'' if options.gpus == 1 else 's'}")
+    if options.nodes != 1:
+        parts.append(f"{options.nodes} nodes")
+    parts += [
+        each
+        for each in (describe_time(options.time), options.edf, options.cluster, options.partition)
+        if each
+    ]
+    if options.interface == "notebook":
+        parts.append("Jupyter Notebook")
+    return " · ".join(parts) or "the defaults"
 
 
 def describe_time(time: str) -> str:

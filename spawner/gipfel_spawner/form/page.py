@@ -295,13 +295,11 @@ def _why_unavailable(gpus: int, options: UserOptions, content: FormContent) -> s
 
 def describe_partition(partition: Partition) -> str:
     """Return a summary such as ``normal: 5 of 8 gh200 idle · 2 of 8 nodes idle · up to 2:00:00``."""
-    limit_s = partition.time_limit_s
-    parts = (
-        idle_gpus(partition) if partition.gpus else "",
-        f"{partition.idle_nodes} of {partition.nodes} nodes idle",
-        "" if limit_s is None else f"up to {format_duration(limit_s)}",
-    )
-    return f"{partition.name}: {' · '.join(filter(None, parts))}"
+    parts = [idle_gpus(partition)] if partition.gpus else []
+    parts.append(f"{partition.idle_nodes} of {partition.nodes} nodes idle")
+    if partition.time_limit_s is not None:
+        parts.append(f"up to {format_duration(partition.time_limit_s)}")
+    return f"{partition.name}: {' · '.join(parts)}"
 
 
 def idle_gpus(partition: Partition) -> str:

@@ -135,15 +135,14 @@ class ExpectedStartHandler(FormHandler):
         of them started.
         """
         found = await spawner.options.forecast(read_options(content))
-        waits = {
-            "waits": [wait_row(each) for each in found.waits],
-            "bound": bound_text(found.similar) if found.similar else "",
-        }
-        return {
+        answer: dict[str, Any] = {
             "start": found.latest,
             "text": clock_text(found.latest) if found.latest else "now",
-            **(waits if found.waits else {}),
         }
+        if found.waits:
+            answer["waits"] = [wait_row(each) for each in found.waits]
+            answer["bound"] = bound_text(found.similar) if found.similar else ""
+        return answer
 
 
 class EnvironmentHandler(FormHandler):

@@ -13,7 +13,7 @@ from pydantic import Field
 from tornado import web
 from tornado.httpclient import HTTPError
 
-from gipfel_cluster.model import Frozen, OneLine, pluralize
+from gipfel_cluster.model import Frozen, OneLine
 
 from ..lifetime import StopOrder
 from ..spawner import EDFSpawner
@@ -47,22 +47,28 @@ class SharedSecurity(Frozen):
     @property
     def texts(self) -> tuple[str, ...]:
         """Return the lines of the table's cell, the most serious one first."""
-        is_judged = self.critical is not None
-        has_image = self.image != "none"
-        refused = f", {self.refused} refused" if self.refused else ""
-        lines = {
-            f"▲ {pluralize(self.malicious, 'malicious file')}": self.malicious,
-            f"▲ {self.critical} critical": self.critical,
-            "▲ network over the limit": self.over_limit,
-            f"{self.high} high": self.high,
-            "no container image": not has_image,
-            "image not judged": has_image and not is_judged,
-            "image judged in part": self.image == "partly" and is_judged,
-            f"advisories {self.advisories_days} d old": is_judged and self.advisories_days is not None,
-            f"{self.excepted} excepted": self.excepted,
-            f"gate {self.gate}{refused}": self.gate != "none",
-        }
-        return tuple(line for line, is_shown in lines.items() if is_shown)
+        found = []
+        if self.malicious:
+            found.append(f"▲ {self.malicious} malicious file{'s' if self.malicious > 1 else ''}")
+        if self.critical:
+            found.append(f"▲ {self.critical} critical")
+        if self.over_limit:
+            found.append("▲ network over the limit")
+        if self.high:
+            found.append(f"{self.high} high")
+        if self.image == "none":
+            found.append("no container image")
+        elif self.critical is None:
+            found.append("image not judged")
+        elif self.image == "partly":
+            found.append("image judged in part")
+        if self.critical is not None and self.advisories_days is not None:
+            found.append(f"advisories {self.advisories_days} d old")
+        if self.excepted:
+            found.append(f"{self.excepted} excepted")
+        if self.gate != "none":
+            found.append(f"gate {self.gate}" + (f", {self.refused} refused" if self.refused else ""))
+        return tuple(found)
 
 
 def security_cache(settings: dict[str, Any], log: logging.Logger) -> ServerAnswers[SharedSecurity]:

@@ -209,10 +209,8 @@ class ServerPlacement:
         """Return the commands that run as an account, with a cluster's settings."""
         settings, traits = settings or self.settings, self._spawner
         kept = (*SECURITY_VARIABLES, *traits.env_keep)
-        environment = {
-            **{name: os.environ[name] for name in kept if name in os.environ},
-            **{name: value for name, value in traits.environment.items() if isinstance(value, str)},
-        }
+        environment = {name: os.environ[name] for name in kept if name in os.environ}
+        environment |= {name: value for name, value in traits.environment.items() if isinstance(value, str)}
         python = self.python(settings)
         return UserCommands(
             account,

@@ -129,15 +129,14 @@ def describe_status(
     """
     if status.answer == "unknown":
         return 20, f"Job {job_id}: the scheduler does not answer. {status.reason} The job is not affected."
-    match status.state:
-        case "CONFIGURING":
-            return 40, f"Job {job_id}: its nodes are being prepared{_on(status)}."
-        case "RUNNING":
-            return _running(job_id, status, has_setup=has_setup)
-        case "COMPLETING":
-            return 60, f"Job {job_id} is ending{_on(status)}."
-        case "PENDING":
-            return 30, f"{_queued(job_id, status, now)}."
+    if status.state == "CONFIGURING":
+        return 40, f"Job {job_id}: its nodes are being prepared{_on(status)}."
+    if status.state == "RUNNING":
+        return _running(job_id, status, has_setup=has_setup)
+    if status.state == "COMPLETING":
+        return 60, f"Job {job_id} is ending{_on(status)}."
+    if status.state == "PENDING":
+        return 30, f"{_queued(job_id, status, now)}."
     return 30, f"Job {job_id} is {status.state.lower().replace('_', ' ')}."
 
 
@@ -177,24 +176,31 @@ def describe_running(
 
 def describe_end(job_id: str, status: JobStatus, seconds: float | None) -> str:
     """Return how a job ended, without a full stop; ``seconds`` is its observed run time."""
-    after = "" if seconds is None else f" after {seconds:.0f} s"
-    place = f" on {status.nodes[0]}" if status.nodes else ""
-    text = f"Job {job_id} ended{after}{place}"
+    text = f"Job {job_id} ended"
+    if seconds is not None:
+        text += f" after {seconds:.0f} s"
+    if status.nodes:
+        text += f" on {status.nodes[0]}"
     known = [f"exit status {status.exit_code}" if status.exit_code else "", status.state, status.reason]
     detail = ", ".join(each for each in known if each)
     return f"{text} ({detail})" if detail else text
 
 
 def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
-    requested = f" for {status.requested}" if status.requested else ""
-    partition = f" on partition {status.partition}" if status.partition else ""
-    reason = f": {status.reason}" if status.reason else ""
-    text = f"Job {job_id} is waiting{requested}{partition}{reason}"
+    text = f"Job {job_id} is waiting"
+    if status.requested:
+        text += f" for {status.requested}"
+    if status.partition:
+        text += f" on partition {status.partition}"
+    if status.reason:
+        text += f": {status.reason}"
     if status.blocked:
         return f"{text}. It cannot start with these options. Cancel it and change them"
-    place = "" if status.queue_position is None else f"; {_ordinal(status.queue_position)} in line"
-    start = f"; expected start {clock_text(status.expected_start, now)}" if status.expected_start else ""
-    return f"{text}{place}{start}"
+    if status.queue_position is not None:
+        text += f"; {_ordinal(status.queue_position)} in line"
+    if status.expected_start:
+        text += f"; expected start {clock_text(status.expected_start, now)}"
+    return text
 
 
 def _event_time(moment: datetime) -> str:

@@ -76,10 +76,8 @@ def site_script(script: str, *, prologue: str = "", epilogue: str = "") -> str:
     if epilogue:
         # The shell waits for the command and survives SIGTERM, so that the epilogue runs.
         run = command.removeprefix("exec ")
-        command = (
-            f"trap : TERM\n{run} &\nserver=$!\nwhile kill -0 $server 2>/dev/null; do wait $server; "
-            f"status=$?; done\n{epilogue.strip()}\nexit ${{status:-0}}"
-        )
+        command = f"trap : TERM\n{run} &\nserver=$!\nwhile kill -0 $server 2>/dev/null; do wait $server; "
+        command += f"status=$?; done\n{epilogue.strip()}\nexit ${{status:-0}}"
     return "\n".join([first, *([prologue.strip()] if prologue else []), command]) + "\n"
 
 

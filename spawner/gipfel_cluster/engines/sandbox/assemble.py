@@ -209,31 +209,31 @@ def bwrap_options(
     devices
         Device nodes in addition to those that every process needs; None for all of the host's.
     """
-    options = [
-        *("--unshare-user", "--uid", str(ids[0]), "--gid", str(ids[1])),
-        *("--bind" if writable else "--ro-bind", root, "/"),
-        *_device_options(devices),
-        *("--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"),
-        *("--perms", "1777", "--tmpfs", "/tmp"),  # noqa: S108 - the container's own, in memory
-    ]
+    options = ["--unshare-user", "--uid", str(ids[0]), "--gid", str(ids[1])]
+    options += ["--bind" if writable else "--ro-bind", root, "/"]
+    options += _device_options(devices)
+    options += ["--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
+    options += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the container's own, in memory
     for mount in mounts:
         options += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.destination]
         source = real_path(mount.source).rstrip("/")
         if hidden.startswith(f"{source}/"):
             options += ["--tmpfs", mount.destination.rstrip("/") + hidden[len(source) :]]
-    variables = (word for name, value in environment.items() for word in ("--setenv", name, value))
-    return [*options, "--chdir", workdir, "--clearenv", *variables]
+    options += ["--chdir", workdir, "--clearenv"]
+    for name, value in environment.items():
+        options += ["--setenv", name, value]
+    return options
 
 
 def _device_options(devices: "Iterable[PlannedMount] | None") -> list[str]:
     if devices is None:
         return ["--dev-bind", "/dev", "/dev"]
     # The processes of a job share the host's shared memory and message queues.
-    return [
-        *("--dev", "/dev", "--bind-try", "/dev/shm", "/dev/shm"),  # noqa: S108 - the host's
-        *("--bind-try", "/dev/mqueue", "/dev/mqueue"),
-        *(word for device in devices for word in ("--dev-bind", device.source, device.destination)),
-    ]
+    options = ["--dev", "/dev", "--bind-try", "/dev/shm", "/dev/shm"]  # noqa: S108 - the host's
+    options += ["--bind-try", "/dev/mqueue", "/dev/mqueue"]
+    for device in devices:
+        options += ["--dev-bind", device.source, device.destination]
+    return options
 
 
 def with_entry_point(

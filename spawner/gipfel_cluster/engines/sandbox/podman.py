@@ -144,38 +144,31 @@ def podman_argv(
     podman_variables
         podman's own environment, from which it reads all values that are not in the argv.
     """
-    variables = (
-        f"{name}={value}" if podman_variables.get(name) != value else name
-        for name, value in environment.items()
-    )
-    return [
-        plan.program,
-        *(f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir")),
-        *("--storage-driver=vfs", "--events-backend=none", "--log-level=error", "run", "--rm"),
-        *("--interactive", "--log-driver=none", "--unsetenv-all", "--passwd=false", "--no-hosts"),
-        # As much of the host as possible; the sandbox has its own PID namespace already.
-        *("--network=host", "--pid=host", "--uts=host", "--ulimit=host"),
-        *(["--ipc=host"] if os.path.isdir("/dev/mqueue") else []),
-        *(["--userns=keep-id"] if os.geteuid() == 0 and ids != (0, 0) else []),
-        *([] if plan.writable else ["--read-only", "--read-only-tmpfs=false"]),
-        *(["--tty"] if os.isatty(0) and os.isatty(1) else []),
-        *_devices(plan, podman_mounts),
-        *(word for mount in podman_mounts for word in ("--mount", _mount(mount))),
-        *(word for variable in variables for word in ("--env", variable)),
-        *(f"--workdir={workdir or '/'}", "--rootfs", root),
-    ]
+    words = [plan.program, *(f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir"))]
+    words += ["--storage-driver=vfs", "--events-backend=none", "--log-level=error", "run", "--rm"]
+    words += ["--interactive", "--log-driver=none", "--unsetenv-all", "--passwd=false", "--no-hosts"]
+    # As much of the host as possible; the sandbox has its own PID namespace already.
+    words += ["--network=host", "--pid=host", "--uts=host", "--ulimit=host"]
+    words += ["--ipc=host"] if os.path.isdir("/dev/mqueue") else []
+    if os.geteuid() == 0 and ids != (0, 0):
+        words.append("--userns=keep-id")
+    words += [] if plan.writable else ["--read-only", "--read-only-tmpfs=false"]
+    words += ["--tty"] if os.isatty(0) and os.isatty(1) else []
+    words += _devices(plan, podman_mounts)
+    words += [word for mount in podman_mounts for word in ("--mount", _mount(mount))]
+    for name, value in environment.items():
+        words += ["--env", f"{name}={value}" if podman_variables.get(name) != value else name]
+    return [*words, f"--workdir={workdir or '/'}", "--rootfs", root]
 
 
 def podman_environment(
     host: "Mapping[str, str]", container: "Mapping[str, str]", folder: str, ids: tuple[int, int]
 ) -> dict[str, str]:
     """Return podman's environment: variables that podman reads from the host, others from the container."""
-    return {
-        **{name: value for name, value in host.items() if is_read_by_podman(name)},
-        **{name: value for name, value in container.items() if not is_read_by_podman(name)},
-        "XDG_RUNTIME_DIR": folder,
-        **(_rootless_variables(ids) if ids != (0, 0) else {}),
-    }
+    environment = {name: value for name, value in host.items() if is_read_by_podman(name)}
+    environment |= {name: value for name, value in container.items() if not is_read_by_podman(name)}
+    environment["XDG_RUNTIME_DIR"] = folder
+    return environment | (_rootless_variables(ids) if ids != (0, 0) else {})
 
 
 def _rootless_variables(ids: tuple[int, int]) -> dict[str, str]:
@@ -195,12 +188,12 @@ def is_read_by_podman(name: str) -> bool:
 def _devices(plan: "ContainerPlan", podman_mounts: "Sequence[PlannedMount]") -> list[str]:
     if plan.devices is None:
         return ["--volume=/dev:/dev:rslave"]
-    is_mounted = any(mount.destination == _SHARED_MEMORY for mount in podman_mounts)
-    shares_memory = not is_mounted and os.path.isdir(_SHARED_MEMORY)
-    return [
-        *(f"--device={device.source}:{device.destination}" for device in plan.devices),
-        *([f"--volume={_SHARED_MEMORY}:{_SHARED_MEMORY}"] if shares_memory else []),
-    ]
+    words = [f"--device={device.source}:{device.destination}" for device in plan.devices]
+    if not any(mount.destination == _SHARED_MEMORY for mount in podman_mounts) and os.path.isdir(
+        _SHARED_MEMORY
+    ):
+        words.append(f"--volume={_SHARED_MEMORY}:{_SHARED_MEMORY}")
+    return words
 
 
 def _mount(mount: "PlannedMount") -> str:

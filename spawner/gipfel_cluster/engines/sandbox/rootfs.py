@@ -249,8 +249,12 @@ def _is_user_name(name: str) -> bool:
 
 
 def _without(table: str, name: str, number: int) -> list[str]:
-    rows = (line.split(":") for line in table.splitlines() if line)
-    return [":".join(row) for row in rows if row[0] != name and row[2:3] != [str(number)]]
+    others = []
+    for line in table.splitlines():
+        fields = line.split(":")
+        if line and fields[0] != name and fields[2:3] != [str(number)]:
+            others.append(line)
+    return others
 
 
 def driver_is_enabled(environment: "Mapping[str, str]") -> bool:

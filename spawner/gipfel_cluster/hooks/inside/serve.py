@@ -206,11 +206,6 @@ def server_configuration(
     for path in (host_key, authorized_keys, *programs.values(), *filter(None, [pid_file])):
         if not _SAFE_PATH.fullmatch(path):
             raise ValueError(f"{path!r} can't be written into a configuration")
-    optional = {
-        "sshd-session": "SshdSessionPath",
-        "sshd-auth": "SshdAuthPath",
-        "sftp-server": "Subsystem sftp",
-    }
     lines = [
         f"Port {port}",
         f"HostKey {host_key}",
@@ -219,10 +214,15 @@ def server_configuration(
         "StrictModes no",
         f"PidFile {pid_file or 'none'}",
         f"ForceCommand exec {' '.join(session)}",
-        # A name with special characters needs no AllowUsers: sshd can't become another user anyway.
-        *([f"AllowUsers {user}"] if _PLAIN_NAME.fullmatch(user) else []),
-        *(f"{keyword} {programs[name]}" for name, keyword in optional.items() if name in programs),
     ]
+    if _PLAIN_NAME.fullmatch(user):
+        # A name with special characters needs no AllowUsers: sshd can't become another user anyway.
+        lines.append(f"AllowUsers {user}")
+    for name, keyword in (("sshd-session", "SshdSessionPath"), ("sshd-auth", "SshdAuthPath")):
+        if name in programs:
+            lines.append(f"{keyword} {programs[name]}")
+    if "sftp-server" in programs:
+        lines.append(f"Subsystem sftp {programs['sftp-server']}")
     return "\n".join(lines) + "\n" + _FIXED_SETTINGS
 
 

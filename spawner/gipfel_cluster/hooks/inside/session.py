@@ -28,12 +28,9 @@ def main(server: str, sftp: str) -> int:
         for name, value in environment_of(server).items()
         if not (name + b"=").startswith(_EXCLUDED)
     }
-    environment = {
-        **{name: os.environb[name] for name in _LOGIN_VARIABLES if name in os.environb},
-        **environment,
-        **{name: os.environb[name] for name in _SESSION_VARIABLES if name in os.environb},
-        b"SHELL": os.fsencode(shell),
-    }
+    environment |= {name: os.environb[name] for name in _SESSION_VARIABLES if name in os.environb}
+    environment = {name: os.environb[name] for name in _LOGIN_VARIABLES if name in os.environb} | environment
+    environment[b"SHELL"] = os.fsencode(shell)
     try:
         os.chdir(f"/proc/{server}/cwd")
     except OSError:
