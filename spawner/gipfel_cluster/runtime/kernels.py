@@ -185,12 +185,8 @@ def _make(version: str, key: str, folder: Path) -> None:
         "modules": modules,
     }
     (folder / DIRECTORY_DESCRIPTION).write_text(json.dumps(content, indent=1) + "\n")
-    for parent, folders, names in os.walk(folder):
-        for each in folders:
-            Path(parent, each).chmod(0o755)
-        for each in names:
-            Path(parent, each).chmod(0o644)
-    folder.chmod(0o755)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _top_modules(record: str) -> Iterable[str]:

@@ -115,12 +115,6 @@ def srun_arguments(plan: StepPlan, command: Sequence[str]) -> tuple[str, ...]:
     return ("srun", *step_options(plan), "--export=ALL", *command)
 
 
-def signal_arguments(step_id: str, number: int | None) -> tuple[str, ...]:
-    """Return the argv of scancel that sends a signal to a step's tasks; None cancels the step."""
-    options = () if number is None else (f"--signal={number}",)
-    return ("scancel", *options, step_id)
-
-
 class LocalTasks:
     """Tasks that are children of this process and end with it."""
 
@@ -307,9 +301,11 @@ class SlurmTasks:
                 self._process.send_signal(number)
 
     def _scancel(self, number: int | None) -> bool:
+        """Send a signal to the step's tasks, or cancel the step (None); return whether Slurm did."""
+        options = () if number is None else (f"--signal={number}",)
         try:
             done = subprocess.run(
-                signal_arguments(self.step_id, number),
+                ("scancel", *options, self.step_id),
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -54,20 +54,17 @@ class ServerPlacement:
         self._spawner = spawner
         #: The cluster of the last start, empty before the first one.
         self.cluster_name = ""
-        self._settings: dict[str, ClusterSettings] | None = None
         self._accounts: dict[bool, Account] = {}
         self._lookups: dict[bool, AsyncCache[str]] = {}
 
-    @property
+    @cached_property
     def settings_by_name(self) -> dict[str, ClusterSettings]:
         """Settings of the hub's clusters by name, the default one first."""
-        if self._settings is None:
-            self._settings = read_clusters(self._spawner.clusters, self._default_settings())
-        return self._settings
+        return read_clusters(self._spawner.clusters, self._default_settings())
 
     def reset_settings(self) -> None:
         """Read the clusters' settings again at the next use."""
-        self._settings = None
+        vars(self).pop("settings_by_name", None)
 
     def _default_settings(self) -> ClusterSettings:
         traits = self._spawner
