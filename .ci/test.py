@@ -18,16 +18,16 @@ APART = tuple(
     f"tests/cluster/test_{name}.py"
     for name in (
         "clusters", "engines_hardware", "engines_run", "faults",
-        "image_build", "image_build_end", "kernels", "many", "node_lost",
+        "image_build", "image_build_end", "kernels", "many", "node_lost", "stage", "vetting",
     )
 )  # fmt: skip
 #: What runs beside the rest, in groups that take about as long: each waits for Slurm, browsers and time-outs
 #: more than it computes.
 BESIDE = {
     "cluster": ("tests/cluster", *(f"--ignore={path}" for path in APART)),
-    "pages": ("tests/ui",),
+    "pages": ("tests/ui", "tests/notebooks"),
     "hub": ("tests/spawner", "tests/documentation"),
-    "apart": (*APART, "tests/widgets", "tests/notebooks"),
+    "apart": (*APART, "tests/widgets"),
 }
 STYLE = (
     ([str(BIN / "ruff"), "check", "."], ROOT),
