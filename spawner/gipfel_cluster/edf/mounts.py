@@ -51,12 +51,9 @@ def make_mount(fields: Sequence[str], report_error: ReportError, dialect: Dialec
     is_plain = source.startswith("/") and destination.startswith("/")
     if is_plain and len(rest) < 2 and len(source) + len(destination) < MAX_PATH_BYTES:
         return Mount(source=_normal(source), destination=_normal(destination))
-    too_long = ("mount", "a mount has at most three fields.", "Write SOURCE:DESTINATION[:FLAG+FLAG].")
-    errors = [
-        *_path_errors(source, destination, dialect),
-        *_flag_errors(flags),
-        *([too_long] if len(rest) > 2 else []),
-    ]
+    errors = [*_path_errors(source, destination, dialect), *_flag_errors(flags)]
+    if len(rest) > 2:
+        errors.append(("mount", "a mount has at most three fields.", "Write SOURCE:DESTINATION[:FLAG+FLAG]."))
     for error in errors:
         report_error(*error)
     if errors:

@@ -94,20 +94,19 @@ class _Reader:
     def read(self, content: dict[str, Any]) -> None:
         for key, value in content.items():
             types = KEYS.get(key)
-            match key:
-                case "env":
-                    self._env(value)
-                case "annotations":
-                    self._annotations((key,), value)
-                case _ if types is None:
-                    if self._count_values((key,)):
-                        self.diagnostics.append(unknown_key(Entry("", (key,), self._source), type(value)))
-                case _ if list in types:
-                    setattr(self.document, key, self._array(key, value, accepts_string=str in types))
-                case _ if bool in types:
-                    self._flag(key, value)
-                case _:
-                    self._string(key, value)
+            if key == "env":
+                self._env(value)
+            elif key == "annotations":
+                self._annotations((key,), value)
+            elif types is None:
+                if self._count_values((key,)):
+                    self.diagnostics.append(unknown_key(Entry("", (key,), self._source), type(value)))
+            elif list in types:
+                setattr(self.document, key, self._array(key, value, accepts_string=str in types))
+            elif bool in types:
+                self._flag(key, value)
+            else:
+                self._string(key, value)
 
     def _count_values(self, path: Path, count: int = 1) -> bool:
         """Count values and return whether they are within the limit; report once if they exceed it."""

@@ -72,8 +72,9 @@ def unfilled_placeholder(context: LintContext) -> Iterator[Mistake]:
 def invisible_character(context: LintContext) -> Iterator[Mistake]:
     """Find an invisible character, which often comes with copied text."""
     for entry in () if context.all_text.isascii() else context.entries:
-        is_checked = not entry.text.isascii() and entry.path[0] not in _FREE_TEXT_TABLES
-        if is_checked and (match := INVISIBLE.search(entry.text)):
+        if entry.text.isascii() or entry.path[0] in _FREE_TEXT_TABLES:
+            continue
+        if match := INVISIBLE.search(entry.text):
             yield entry, {"character": f"U+{ord(match[0]):04X}"}
 
 

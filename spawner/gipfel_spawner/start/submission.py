@@ -321,12 +321,14 @@ class StartFollower:
         spawner, tail = self._spawner, await self.read_log()
         node = status.nodes[0] if status.nodes else "its node"
         limit = f"{self.limit_s:g} s"
-        silent = f"Job {spawner.job_id} is running on {node}, but its server reported no port within {limit}."
-        blocked = (
-            f"The server is running on {node}, but the hub can't connect to {address or node} "
-            f"port {spawner.port}."
-        )
-        event, state = (blocked, "BLOCKED") if self.port_received else (silent, "SILENT")
+        event = f"Job {spawner.job_id} is running on {node}, but its server reported no port within {limit}."
+        state = "SILENT"
+        if self.port_received:
+            event = (
+                f"The server is running on {node}, but the hub can't connect to {address or node} "
+                f"port {spawner.port}."
+            )
+            state = "BLOCKED"
         failure = Failure.from_evidence(
             event,
             Evidence(state=state, reason=one_line(spawner.hub.api_url), log=tail.text),
