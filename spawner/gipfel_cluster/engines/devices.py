@@ -251,7 +251,9 @@ def _edits(*several: object) -> DeviceEdits:
     nodes: dict[str, str] = {}
     files: dict[str, str] = {}
     environment: dict[str, str] = {}
-    for edits in (each for each in several if isinstance(each, dict)):
+    for edits in several:
+        if not isinstance(edits, dict):
+            continue
         nodes |= _host_paths(edits.get("deviceNodes"), "path")
         files |= _host_paths(edits.get("mounts"), "containerPath")
         for line in _list(edits.get("env")):

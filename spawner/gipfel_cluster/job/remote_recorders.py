@@ -144,7 +144,8 @@ class RemoteRecorders:
             try:
                 status: int | None = self._run_step(nodes)
             except OSError as error:
-                self._write_event(
+                append_event(
+                    self._events,
                     "recorder_lost",
                     self._local_node,
                     f"The recorders of the other nodes can't start: {error.strerror}.",
@@ -158,7 +159,9 @@ class RemoteRecorders:
             # Report it once, not at each attempt. If all nodes of the step are lost, that is reported
             # already.
             if message != reported and not self._liveness.lost.issuperset(nodes):
-                self._write_event("recorder_lost", self._local_node, f"{message} They are restarted.")
+                append_event(
+                    self._events, "recorder_lost", self._local_node, f"{message} They are restarted."
+                )
                 reported = message
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
@@ -180,7 +183,7 @@ class RemoteRecorders:
         if self._receiver is not None:
             self._receiver.sender_settings()
         for kind, node, message in self._liveness.check(self._telemetry, now):
-            self._write_event(kind, node, message)
+            append_event(self._events, kind, node, message)
 
     def _run_step(self, nodes: Sequence[str]) -> int:
         """Run one step to its end, and return its exit status."""
@@ -207,9 +210,6 @@ class RemoteRecorders:
                 process.wait(_POLL_S)
             self._check()
         return process.returncode
-
-    def _write_event(self, kind: str, node: str, message: str) -> None:
-        append_event(self._events, kind, node, message)
 
 
 class NodeLiveness:

@@ -112,8 +112,11 @@ class RecorderSupervisor:
             self._unexpected_ends += not expected
             self._write_end(status, expected=expected)
             if not expected:
-                self._report_lost(
-                    f"The recorder ended with {_describe_status(status)}. It is restarted in {pause:g} s."
+                append_event(
+                    self._events,
+                    "recorder_lost",
+                    self._node,
+                    f"The recorder ended with {_describe_status(status)}. It is restarted in {pause:g} s.",
                 )
             self._ending.wait(pause)
             with self._lock:
@@ -122,7 +125,12 @@ class RecorderSupervisor:
                 try:
                     self._process = self._start()
                 except OSError as error:
-                    self._report_lost(f"The recorder can't be restarted: {error.strerror}.")
+                    append_event(
+                        self._events,
+                        "recorder_lost",
+                        self._node,
+                        f"The recorder can't be restarted: {error.strerror}.",
+                    )
                     return
             pause = min(2 * pause, _MAX_PAUSE_S)
 
@@ -137,9 +145,6 @@ class RecorderSupervisor:
             with os.fdopen(open_log(part, truncate=True), "w") as file:
                 file.write(text)
             part.replace(self._end_file)
-
-    def _report_lost(self, message: str) -> None:
-        append_event(self._events, "recorder_lost", self._node, message)
 
 
 def append_event(path: Path, kind: str, node: str, message: str) -> None:

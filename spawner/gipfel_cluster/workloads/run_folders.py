@@ -310,7 +310,7 @@ def _run(folder: Path, environment: Mapping[str, str]) -> Run:
         started=_text(record.get("started")),
         ended=_text(record.get("ended")),
         exit_status=status if isinstance(status, int) else None,
-        bytes=_size(files),
+        bytes=sum(status.st_blocks * 512 for status in files),
         modified=newest,
         in_use_reason=_in_use(folder, record, newest, environment),
         **summary.model_dump(),
@@ -363,17 +363,13 @@ def _text(value: object) -> str:
     return value[:200] if isinstance(value, str) else ""
 
 
-def _size(files: Iterable[os.stat_result]) -> int:
-    """Return the bytes on disk of all files; links are not followed."""
-    return sum(status.st_blocks * 512 for status in files)
-
-
 def _newest(files: Iterable[os.stat_result]) -> float:
     """Return when the newest file was written, in seconds since 1970."""
     return max((status.st_mtime for status in files), default=0.0)
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:
+    """Yield the status of each file; links are not followed."""
     for directory, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):

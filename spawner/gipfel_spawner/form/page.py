@@ -334,8 +334,9 @@ def _max_gpus(partitions: Sequence[Partition]) -> int:
 
 def _table(content: FormContent) -> list[tuple[str, PartitionRow]]:
     """Return the rows of the table of partitions with their cluster, an empty name for the only one."""
-    offers = [(each.name, each.partitions) for each in content.clusters] or [("", content.partitions)]
-    return [(name, row) for name, partitions in offers for row in partition_rows(partitions)]
+    if content.clusters:
+        return [(offer.name, row) for offer in content.clusters for row in partition_rows(offer.partitions)]
+    return [("", row) for row in partition_rows(content.partitions)]
 
 
 def _single_choices(content: FormContent, shown: Mapping[str, str]) -> dict[str, bool]:

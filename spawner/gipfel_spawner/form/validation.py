@@ -127,15 +127,14 @@ def check_choices(options: UserOptions, choices: Choices | None, *, engines: Seq
         raise _not_offered("engine", options.engine, engines)
     if choices is None:
         return
-    accounts = choices.accounts
-    if options.account and options.account not in accounts:
-        raise _not_offered("account", options.account, accounts)
-    qos = choices.qos(options.account, options.partition)
-    if options.qos and options.qos not in qos:
-        raise _not_offered("qos", options.qos, qos)
-    names = tuple(each.name for each in choices.reservations or ())
-    if options.reservation and options.reservation not in names:
-        raise _not_offered("reservation", options.reservation, names)
+    offered = {
+        "account": (options.account, choices.accounts),
+        "qos": (options.qos, choices.qos(options.account, options.partition)),
+        "reservation": (options.reservation, tuple(each.name for each in choices.reservations or ())),
+    }
+    for field, (value, known) in offered.items():
+        if value and value not in known:
+            raise _not_offered(field, value, known)
 
 
 #: Resource of a limit -> the form's field that it restricts.

@@ -277,27 +277,6 @@ class ServersPageHandler(BaseHandler):
     @needs_scope("list:users")
     async def get(self) -> None:
         """Show the servers that this user may read."""
-        await self._show()
-
-    @web.authenticated
-    @needs_scope("list:users")
-    async def post(self) -> None:
-        """Stop the server named in the form, or end its network, and redirect to the page."""
-        if len(self.request.body) > _MAX_BYTES:
-            raise web.HTTPError(400, f"The form is longer than {_MAX_BYTES} bytes.")
-        fields = {name: self.get_body_argument(name, "") for name in ("user", "server")}
-        ends_network = self.get_body_argument("action", "") == "network"
-        try:
-            request = StopRequest.model_validate(fields)
-        except ValidationError:
-            raise web.HTTPError(400, "The form names no server.") from None
-        if ends_network:
-            await end_network(self, EndNetworkRequest(user=request.user, server=request.server))
-        else:
-            await stop_server(self, request)
-        self.redirect(url_path_join(self.hub.base_url, "gipfel/servers"), status=303)
-
-    async def _show(self) -> None:
         servers = visible_servers(self)
         visible = {(server.user, server.server) for server in servers}
         spawners = [s for s, row in running_servers(self.users.values()) if (row.user, row.server) in visible]
@@ -324,6 +303,24 @@ class ServersPageHandler(BaseHandler):
                 now=datetime.now(UTC),
             )
         )
+
+    @web.authenticated
+    @needs_scope("list:users")
+    async def post(self) -> None:
+        """Stop the server named in the form, or end its network, and redirect to the page."""
+        if len(self.request.body) > _MAX_BYTES:
+            raise web.HTTPError(400, f"The form is longer than {_MAX_BYTES} bytes.")
+        fields = {name: self.get_body_argument(name, "") for name in ("user", "server")}
+        ends_network = self.get_body_argument("action", "") == "network"
+        try:
+            request = StopRequest.model_validate(fields)
+        except ValidationError:
+            raise web.HTTPError(400, "The form names no server.") from None
+        if ends_network:
+            await end_network(self, EndNetworkRequest(user=request.user, server=request.server))
+        else:
+            await stop_server(self, request)
+        self.redirect(url_path_join(self.hub.base_url, "gipfel/servers"), status=303)
 
     def _has_clusters(self) -> bool:
         spawners = (each for user in self.users.values() for each in user.spawners.values())
