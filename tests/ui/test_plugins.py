@@ -1,12 +1,15 @@
 """The labextension's plugins in a browser: menu, launcher tile, status bar, and a site that disables one."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import sleep_kind
 from lab_page import LabPage
@@ -23,6 +26,7 @@ from gipfel_extension.data.stage.transfer import start_staging
 pytestmark = pytest.mark.browser
 
 _LIMIT_MS = 120_000
+_SOME_BYTES = 100 << 20
 Screenshot = Callable[[Page, str], Path]
 
 
@@ -278,6 +282,22 @@ def test_a_run_is_sent_to_an_mlflow_server_by_one_click(
     runs.locator("tr[data-run='made-9'] th button").click()
 
 
+def _agent_that_copies(staging: Path) -> psutil.Process:
+    """Return the agent of a staging on this node as soon as it has read some of the data."""
+    deadline = time.monotonic() + _LIMIT_MS / 1000
+    while time.monotonic() < deadline:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if (
+                    "gipfel_extension.data.stage.agent" in words
+                    and str(staging) in words
+                    and process.io_counters().read_chars > _SOME_BYTES
+                ):
+                    return process
+    raise AssertionError(f"No agent copies for {staging}.")
+
+
 def test_the_progress_of_a_staging_is_shown(lab: LabPage, server: LabServer, screenshot: Screenshot) -> None:
     data = server.folder / "imagenet.sqsh"
     with data.open("wb") as file:
@@ -290,8 +310,12 @@ def test_the_progress_of_a_staging_is_shown(lab: LabPage, server: LabServer, scr
     started = start_staging(StageSpec(data=(str(data),), to="memory"), environment)
     card = workloads.locator(f"[data-workload='transfer:{started.name}']")
     try:
+        copying = _agent_that_copies(started)
+        # Else the copy may be complete before the panel asks.
+        copying.suspend()
         expect(card.get_by_role("progressbar")).to_be_visible(timeout=_LIMIT_MS)
         screenshot(lab.page, "84-staging-light")
+        copying.resume()
         expect(card).to_contain_text("staged on 1 of 1 nodes (memory)", timeout=_LIMIT_MS)
         expect(card.get_by_role("progressbar")).to_have_count(0)
         card.get_by_role("button", name="Stop").click()
