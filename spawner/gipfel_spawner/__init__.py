@@ -49,18 +49,22 @@ for _handlers in (default_handlers, page_handlers):
 default_handlers += [each for each in ROUTES if each not in default_handlers]
 if not any(each[1] is ServerRouteHandler for each in default_handlers):
     default_handlers += [
+        # Requests of a server about itself; its services are those that Gipfel starts from a blueprint.
         (r"/api/gipfel/server", ServerRouteHandler),
         (r"/api/gipfel/server/vetting", VettingRouteHandler),
         (r"/api/gipfel/server/activity", ActivityRouteHandler),
         (r"/api/gipfel/server/extend", ExtendRouteHandler),
         (r"/api/gipfel/server/service-token", ServiceTokenRouteHandler),
         (r"/api/gipfel/server/share", ServiceShareRouteHandler),
+        # Operators list servers, stop them, and cut off the network behind their gates.
         (r"/api/gipfel/servers", ServersRouteHandler),
         (r"/api/gipfel/servers/stop", StopRouteHandler),
         (r"/api/gipfel/servers/end-network", EndNetworkRouteHandler),
+        # Requests of the home page.
         (r"/api/gipfel/users/([^/]+)/extend", ExtendServerHandler),
         (r"/api/gipfel/users/([^/]+)/log", ServerLogHandler),
         (r"/api/gipfel/users/([^/]+)/share", ShareServerHandler),
     ]
     page_handlers.append((r"/gipfel/servers", ServersPageHandler))
+    # Starts a server again with the options of an earlier session.
     page_handlers.append((r"/gipfel/repeat/([0-9]{1,15})", RepeatHandler))

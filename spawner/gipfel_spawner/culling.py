@@ -2,8 +2,8 @@
 
 ``python -m gipfel_spawner.culling`` is a managed service of JupyterHub with the scopes ``list:users``,
 ``read:servers`` and ``delete:servers``. The spawner decides which servers are due (``idle_limit`` and
-``idle_warning``). Unlike the last-activity times that jupyterhub-idle-culler reads, its decision includes GPU
-work and running job steps, and ignores the polling of an open browser tab.
+``idle_warning``): it considers GPU work and running job steps, which the last-activity times that
+jupyterhub-idle-culler reads do not contain, and ignores the polling of an open browser tab.
 """
 
 import argparse

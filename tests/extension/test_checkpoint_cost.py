@@ -332,7 +332,7 @@ def test_the_interval_is_dalys_by_the_vettings_and_the_history(
     own = read_checkpoints([tmp_path / "kept"], run).interval
     assert own
     assert own.failure_s == pytest.approx((7200 + known.failure_s / 2) / 2.5)
-    assert "2 unintended ends in 2 h 0 min of this training" in own.sentence()
+    assert "2 failures in 2 h 0 min of this training" in own.sentence()
 
 
 def test_one_that_will_not_fit_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

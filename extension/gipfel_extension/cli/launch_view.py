@@ -27,14 +27,15 @@ from .terminal import (
 )
 
 _MAX_FILES = 16
-# Bytes read at a time when a whole log is printed: of all ranks together, and at least of one rank.
+# Bytes read at a time when a whole log is printed: of all ranks together, and the least of each rank.
 _PAGE_BYTES, _MIN_BYTES = 16 << 20, 1 << 20
 
 
 def row(folder: Path, state: LaunchState, *, all_runs: bool) -> str:
     """Return a launch's line in the list: title, last restart's reason, and the reason of its state.
 
-    The name precedes the title unless the title contains it.
+    The title is the command in short; the name that the user gave precedes it, unless the title contains it.
+    With `all_runs`, the list has launches of other jobs' runs too, and the line begins with the run.
     """
     which = f"{folder.parents[1].name}/{folder.name}" if all_runs else folder.name
     size = f"{pluralize(len(state.nodes), 'node')}, {pluralize(state.ranks, 'rank')}"

@@ -73,7 +73,11 @@ class ShardIndex(Frozen):
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """Source, target and settings of shards; `shard_bytes` is the size from which the next shard begins."""
+    """The directory to pack, the target and settings of shards.
+
+    `shard_bytes` is the largest size of a shard that has several samples; `readers` is the number of threads
+    that read files.
+    """
 
     source: Path
     target: Path
@@ -102,7 +106,7 @@ def write_shards(request: ShardRequest) -> ShardIndex:
     parts = list(_divide(source, request.shard_bytes))
     request.on_plan(source, len(parts))
     with work_directory(target) as work:
-        # Use another name than a killed packing, which may still be removing its own directory.
+        # Unique by the process ID: an earlier packing that was stopped may still remove its directory.
         folder = work / f"{os.getpid()}"
         folder.mkdir()
         shards, read = [], 0
@@ -185,8 +189,8 @@ def _as_files(source: Source) -> Source:
         )
     if refused:
         raise GipfelError(
-            f"WebDataset can't hold {display_paths(refused)}: symbolic links, names that are not UTF-8 "
-            "or have control characters, and names that differ in the case of their extension alone.",
+            f"WebDataset can't hold {display_paths(refused)}: it takes no symbolic links, no names that are "
+            "not UTF-8 or have control characters, no two that differ only in the case of their extension.",
             "Rename or remove them, or pack a SquashFS image.",
         )
     files.sort(key=lambda each: (split_name(each.entry.path) or (each.entry.path,), each.entry.path))
@@ -207,7 +211,7 @@ def _is_odd(path: bytes) -> bool:
 
 
 def _divide(source: Source, limit: int) -> Iterator[Source]:
-    """Yield a source for each shard; a sample larger than the limit gets a shard of its own."""
+    """Yield the files of each shard; a sample larger than the limit gets a shard of its own."""
     part: list[ScannedEntry] = []
     size = 0
     for sample in _samples(source.entries):

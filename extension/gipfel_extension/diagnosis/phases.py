@@ -133,7 +133,7 @@ def find_phases(
     begin_ns: int | None = None,
     explained: Sequence[tuple[int, int]] = (),
 ) -> RunPhases | None:
-    """Return the pace and the interruptions of a run; None if there are too few steps to know the usual one.
+    """Return the pace and the interruptions of a run; None if too few steps show how long one usually takes.
 
     Parameters
     ----------

@@ -29,7 +29,8 @@ Severity = Literal["low", "medium", "high", "critical"]
 Verdict = Literal["plain", "needs code", "not understood", "malicious"]
 
 SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high", "critical")
-#: From the most to the least harmless. An archive gets the least harmless verdict of its members.
+#: From harmless to harmful: loading only builds values; loading runs code that comes with it or that it
+#: needs; it could not be judged; it does harm. An archive gets the worst verdict of its members.
 VERDICTS: tuple[Verdict, ...] = ("plain", "needs code", "not understood", "malicious")
 
 
@@ -43,7 +44,7 @@ class _Foreign(Frozen):
 
 
 class Finding(_Foreign):
-    """One reason for a verdict; `fix` says what to do about it."""
+    """One reason for a verdict; `rule` identifies the kind of problem, `fix` says what to do about it."""
 
     rule: str
     severity: Severity
@@ -65,8 +66,8 @@ class Package(_Foreign):
     ``ecosystem`` is OSV's name, such as ``Debian:12`` or ``PyPI``; empty if OSV has none. ``path`` is the
     file that the package was found in. ``source`` and ``source_version`` are the name and version that
     advisories use, such as those of Debian's source package; empty if they use the package's own. ``owner``
-    is the distribution package that installed a Python package, whose advisories apply instead; empty if
-    none did.
+    is the package of the operating system (deb, rpm) that has this Python package in it, and whose advisories
+    apply instead of PyPI's; empty if there is none.
     """
 
     ecosystem: str
@@ -108,9 +109,9 @@ class Vulnerability(_Foreign):
 class ScanDocument(Frozen):
     """The result of a scan.
 
-    ``not_judged`` has a line for everything that could not be judged, ``not_scanned`` a line for everything
-    that a scan of this kind of target leaves out. ``other_files`` counts files of kinds that can't hold code
-    that runs on loading; they were only recognized. ``advisories_age_s`` is None without advisories.
+    ``not_judged`` has a line for what should have been judged and could not be, ``not_scanned`` a line for
+    what a scan of this kind of target never reads. ``other_files`` counts files of kinds that can't hold code
+    that runs on loading; only their kind was determined. ``advisories_age_s`` is None without advisories.
     ``digests`` maps each image to the SHA-256 of its content. ``advisories_complete`` is False if a package
     or an advisory could not be judged, so that vulnerabilities may be missing.
     """
@@ -137,13 +138,13 @@ class ScanDocument(Frozen):
         least = SEVERITIES.index(bound)
         if any(SEVERITIES.index(each) >= least for each in self.severities()):
             return 1
-        # An item that is not understood but has no findings left: all of its findings were accepted.
+        # An item without findings does not count: all of its findings were accepted.
         unclear = any(item.verdict == "not understood" and item.findings for item in self.items)
         return 2 if unclear or self.not_judged else 0
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the least harmless of some verdicts; ``plain`` if there are none."""
+    """Return the worst of some verdicts; ``plain`` if there are none."""
     return max(verdicts, key=VERDICTS.index, default="plain")
 
 
@@ -161,7 +162,7 @@ class Judgement:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[Verdict, Finding]]) -> "Judgement":
-        """Return the judgement that pairs of verdict and finding lead to: the least harmless verdict."""
+        """Combine pairs of a verdict and a finding into a judgement, which has the worst of the verdicts."""
         pairs = list(findings)
         clean = [
             each.model_copy(update={"message": one_line(each.message)[:_MAX_MESSAGE]}) for _, each in pairs
@@ -192,5 +193,5 @@ class Judgement:
 
 
 def shown(path: str) -> str:
-    """Return a path for display, with escapes for bytes that JSON and terminals can't hold."""
+    """Return a path for display, with U+FFFD in place of bytes that are not UTF-8."""
     return path.encode(errors="surrogateescape").decode(errors="replace")

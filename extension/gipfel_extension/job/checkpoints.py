@@ -82,8 +82,8 @@ class Interval:
     used_s
         Median seconds between the writes; None for fewer than three.
     cost_s
-        Seconds of training that a checkpoint costs: its dip in throughput, else the wait that the writer
-        recorded.
+        Seconds of training that a checkpoint costs: the time lost in its dip of throughput; where there is no
+        dip, the pause that the writer recorded.
     failure_s
         Expected seconds between failures of the job.
     source
@@ -110,7 +110,8 @@ class Interval:
 class CheckpointReport:
     """Result of `read_checkpoints`.
 
-    ``old`` are checkpoints that may be deleted; ``notes`` are sentences about missing data.
+    ``old`` are checkpoints that may be deleted; ``others`` has, for each Trainer checkpoint whose
+    tensors differ from the newest's, the name of the newest; ``notes`` are sentences about missing data.
     """
 
     checkpoints: tuple[Checkpoint, ...]
@@ -124,7 +125,7 @@ class CheckpointReport:
     interval: Interval | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of ``gipfel checkpoints --json`` without its options."""
+        """Return the document of ``gipfel checkpoints --json``, to which the command adds its options."""
         return {
             "checkpoints": [
                 each.document() | {"deletable": each.path in self.old} for each in self.checkpoints
@@ -200,7 +201,7 @@ def read_checkpoints(
     if run is not None and steps is not None:
         cost = checkpoint_cost(steps, writes, lambda: samples_of_run(run))
     if steps is not None and cost is None:
-        notes.append("The run has too few steps to know the usual one.")
+        notes.append("The run has too few steps to know how long one usually takes.")
     return CheckpointReport(
         tuple(listed),
         frozenset(each.path for several in found.values() for each in deletable(several, keep)),
@@ -253,7 +254,7 @@ def _failure_s(directories: Sequence[Path], ranks: int, record: Mapping[str, Any
     failed, seconds = sum(each[0] for each in starts), sum(each[1] for each in starts)
     if failed:
         failure_s = (seconds + failure_s / 2) / (failed + 0.5)
-        source = f"{failed} unintended ends in {duration_text(seconds)} of this training; {source}"
+        source = f"{failed} failures in {duration_text(seconds)} of this training; {source}"
     return failure_s, source
 
 
@@ -316,7 +317,7 @@ def checkpoint_figure(report: CheckpointReport, *, dark: bool = False) -> dict[s
         "y": [round(1 / report.cost.step_s, 4)] * 2,
         "line": {"color": COLORS["grey"][dark], "dash": "dot", "width": 1.2},
     }  # fmt: skip
-    # Training stands still in a blocking checkpoint: these are the deepest dips.
+    # Marked are the dips at recorded writes, and interruptions that are, or may be, writes without a record.
     dips = [(each.begin_ns, each.end_ns) for each in report.cost.dips]
     marked = sorted((*dips, *report.cost.interruptions_ns))[-_MAX_MARKED:]
     noun = NAMES["regular" if report.cost.regular_count else "checkpoint"][len(marked) != 1]

@@ -268,7 +268,7 @@ class CompareRouteHandler(GipfelRouteHandler):
         def answer() -> str:
             both = [TimeRange(folder) for folder in folders]
             documents = [each.document() for each in both]
-            rates = [each.rates() for each in both]
+            rates = [each.metric_means() for each in both]
             own = {n: (rates[0].get(n), rates[1].get(n)) for n in dict.fromkeys((*rates[0], *rates[1]))}
             pairs = [(folder.name, each.overview) for folder, each in zip(folders, both, strict=True)]
             found = {

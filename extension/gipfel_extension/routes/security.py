@@ -1,4 +1,4 @@
-"""``gipfel/scan``, ``gipfel/environment/save``, ``gipfel/network/end``, ``gipfel/sharing/security``."""
+"""Routes of scans and their kept verdicts, saved environments, the end of networks, and shared counts."""
 
 import asyncio
 import os
@@ -108,14 +108,14 @@ class KeptVerdictsRouteHandler(GipfelRouteHandler):
 
 
 class SharedSecurityRouteHandler(GipfelRouteHandler):
-    """``GET``: this job's security for operators: numbers and fixed words, no names of files or hosts."""
+    """``GET``: counts of scan verdicts, gates and refused connections, without names, for operators."""
 
     #: The hub's page does not count as use of the server.
     _track_activity = False
 
     @route
     async def get(self) -> None:
-        """Send these numbers."""
+        """Send the counts."""
         run, _ = await self.telemetry.ensure_started()
         self.finish(await asyncio.to_thread(shared_security, run.folder.path, os.environ))
 

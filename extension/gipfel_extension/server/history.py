@@ -35,7 +35,7 @@ from .analysis import MEANS, score_document
 from .views import BUCKETS, HEAT_BUCKETS, View, event_texts, figures_of, metrics_of
 
 _MAX_RUNS = 4
-#: Number of samples from which their means are scored instead.
+#: If there are more samples, their means are scored instead.
 _MAX_ROWS = 400_000
 #: A recorder writes every few seconds; if its file has not changed for this time, the recorder has ended.
 _SILENT_NS = 90 * 10**9
@@ -106,7 +106,7 @@ class TimeRange:
         return self._overview(None)
 
     def answer(self, view: View) -> dict[str, Any]:
-        """Return figures and events for a page; the score takes longer, so it has its own request."""
+        """Return events and the figures of a page's view; the score takes longer, and has its own request."""
         overview = self._overview(metrics_of(view))
         coarse = coarsened(overview, HEAT_BUCKETS)
         figures = figures_of(overview, coarse, view, self.metrics, self.events, rules=drawn_rules())
@@ -119,17 +119,18 @@ class TimeRange:
         }
 
     def document(self) -> dict[str, Any]:
-        """Return the score document of the range; ``means_s`` is set if means were scored.
+        """Return the score document of the range; ``means_s``, if set, is the seconds of each scored mean.
 
-        For an entire run the document also has the effect of the earlier advice, from its ``score.json``.
+        For an entire run it also has, from ``score.json``, what changed since the run whose advice this one
+        followed.
         """
         entire_run = self.start_ns is None and self.end_ns is None
         effect = saved_advice_effect(self.telemetry.parent) if entire_run else None
         content = None if effect is None else effect.model_dump(mode="json")
         return {**score_document(self._table(), self.telemetry), "advice_effect": content}
 
-    def rates(self) -> Mapping[str, float]:
-        """Return means of the user's metrics within the range, from the lowest rank."""
+    def metric_means(self) -> Mapping[str, float]:
+        """Return the mean of each of the user's metrics in the range, of the lowest rank that logged it."""
         if self.metrics is None:
             return {}
         inside = self.metrics.between(self.start_ns or 0, self.end_ns or 2**63 - 1)
@@ -206,7 +207,7 @@ class DrawnFigures:
 
 
 class LiveFigures:
-    """Figures up to now: of samples in a feed's memory, and for longer windows of the run folder."""
+    """Figures up to now, from the samples in a feed's memory; longer windows are read from the run folder."""
 
     def __init__(self, feed: SaturationFeed, run: Path) -> None:
         self._feed = feed

@@ -207,7 +207,7 @@ def _git_rows(states: Sequence[Mapping[str, Any]], environment: Mapping[str, str
 def _measurements(rows: Sequence[TableRow], folders: Sequence[Path]) -> tuple[MeasurementRow, ...]:
     ranges = [TimeRange(folder) for folder in folders]
     documents = [_document(each) for each in ranges]
-    rates = [each.rates() for each in ranges]
+    rates = [each.metric_means() for each in ranges]
     found: list[MeasurementRow] = []
     names = dict.fromkeys(name for each in rates for name in each)
     pairs = [

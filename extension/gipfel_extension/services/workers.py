@@ -23,13 +23,13 @@ from .plan import resolve_part
 # Below the range of ephemeral ports, so that no outgoing connection takes the port before it is used.
 _FIRST, _LAST, _TRIES = 20000, 32000, 200
 _GRACE_S = 15.0
-#: References of a part without further nodes; nothing listens on the port.
+#: Values of a blueprint's placeholders ``${nodes.*}`` for a service on one node; nothing listens on the port.
 ONE_NODE = {"nodes.count": "1", "nodes.rank": "0", "nodes.first": "127.0.0.1", "nodes.port": "29501"}
 LOGS = "workers"
 
 
 class JobNodes:
-    """The nodes of a service's job; `references` are what its blueprint may say about them."""
+    """The nodes of a service's job; `references` has values of the placeholders ``${nodes.*}``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -38,7 +38,7 @@ class JobNodes:
         self._port = _free_port()
 
     def references(self, rank: int) -> dict[str, str]:
-        """Return the references for the node with this number in the job."""
+        """Return the placeholders' values for the node with this number in the job."""
         return {
             "nodes.count": str(len(self.names)),
             "nodes.rank": str(rank),
@@ -69,7 +69,7 @@ class Workers:
         own: Mapping[str, str],
         gate: Gate | None,
     ) -> None:
-        """Start the part's worker on each further node; ``own`` are further variables.
+        """Start the part's worker on each further node, with ``own`` added to the part's environment.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Workers:
             self._steps[node] = start_step(spec, self._environment)
 
     def problem(self) -> str:
-        """Return how the first worker that has ended did so; empty while all run."""
+        """Return a message about the first worker that has ended; empty while all run."""
         for node, step in self._steps.items():
             status = step.poll()
             if status is not None:

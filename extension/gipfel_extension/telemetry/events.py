@@ -42,7 +42,7 @@ KINDS: Mapping[str, str] = {
     "network_allowed": "a program of the job reaches a new destination through its gate",
     "network_refused": "the gate of the job refuses a destination",
     "network_ungated": "ranks run outside of their gate",
-    "network_closed": "the network at the job's gates was cut, or the job was ended because of its network",
+    "network_closed": "an operator cut the network at the job's gates, or ended the job for its connections",
     "malicious_file": "a file that was scanned is malicious",
     "network_rate": "the job reaches many new destinations in a minute",
     "network_volume": "the job has sent much data outside of the cluster",

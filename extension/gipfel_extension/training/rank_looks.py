@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: The signal that rank_requests.py arms.
+#: The signal for which rank_requests.py registers faulthandler.
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 _PROGRESS_BYTES = 1024
 _MOST_REQUEST_BYTES = 1 << 20
@@ -35,10 +35,13 @@ _MOST_SECONDS = 600.0
 #: Samples per second of a flame graph.
 _RATE = 100
 _PY_SPY_S = 30.0
-#: In seconds: longest wait for stacks after the signal; time without growth after which they are complete,
-#: since faulthandler writes them line by line; and the pause between two checks of the file.
-_SIGNAL_S, _SETTLE_S, _LOOK_S = 8.0, 0.3, 0.05
-#: Seconds for which a rank waits for the request to sample itself.
+#: Longest wait in seconds for stacks after the signal.
+_SIGNAL_S = 8.0
+#: Seconds without growth after which the file of stacks is complete: faulthandler writes line by line.
+_SETTLE_S = 0.3
+#: Seconds between two checks of that file.
+_LOOK_S = 0.05
+#: Seconds for which a rank waits for the word that py-spy failed and that it has to sample itself.
 _FALLBACK_S = 20.0
 _MOST_STACK_BYTES = 4 << 20
 _CAP_SYS_PTRACE = 19
@@ -133,7 +136,7 @@ def _program(folder: str, rank: int) -> tuple[int, dict[str, str]]:
             pid = int(json.loads(file.read(_PROGRESS_BYTES))["pid"])
         return pid, _status(pid)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RuntimeError("its program has not armed the signal for stacks, or has ended") from error
+        raise RuntimeError("its program has no handler of the signal for stacks yet, or has ended") from error
 
 
 def _status(pid: int | str) -> dict[str, str]:
@@ -220,8 +223,8 @@ def permission_problem(lines: list[str], scope: str, status: dict[str, str]) -> 
         )
     if scope == "1":
         return (
-            "py-spy may not attach: kernel.yama.ptrace_scope is 1, and the program is not one that the rank "
-            "started itself; the site may set it to 0"
+            "py-spy may not attach: kernel.yama.ptrace_scope is 1, and the program is not a child of the "
+            "process that runs py-spy; the site may set it to 0"
         )
     return (
         "py-spy may not attach: CAP_SYS_PTRACE is missing, and the container denies ptrace (its seccomp "
@@ -362,7 +365,7 @@ class _Trace(_Steps):
         import torch  # noqa: PLC0415
 
         profile = torch.profiler.profile(with_stack=True)
-        # Two profilers in one process don't work, and the program may have its own.
+        # Fails where the program's own profiler runs: that error becomes the answer.
         profile.start()
         self._profile = profile
 

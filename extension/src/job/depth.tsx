@@ -31,8 +31,9 @@ export function Depth(props: {
 export function depthOf(tab: string, job: IJobDocument, trans: TranslationBundle): IDepth | null {
   switch (tab) {
     case 'overview':
-      return job.metrics.length > 0 ? moreOverview(trans) : noPace(trans);
+      return job.metrics.length > 0 ? moreOverview(trans) : noStepRate(trans);
     case 'ranks':
+      // The source of the parallel layout is empty where no layout is known.
       return job.source === '' ? noRoles(trans) : moreRanks(trans);
     case 'topology':
       return {
@@ -53,7 +54,7 @@ export function depthOf(tab: string, job: IJobDocument, trans: TranslationBundle
     case 'events':
       return {
         text: trans.__(
-          'a rule of your own (a YAML file, see `gipfel rules --help`) becomes an event where it holds; recorders apply it once a minute or less.'
+          'a rule of your own (a YAML file, see `gipfel rules --help`) becomes an event where it holds; recorders apply it at most once a minute.'
         ),
         page: 'https://docs.nvidia.com/deploy/xid-errors/index.html',
         title: trans.__('NVIDIA’s list of XID errors')
@@ -63,13 +64,13 @@ export function depthOf(tab: string, job: IJobDocument, trans: TranslationBundle
   }
 }
 
-/** Return what tabs lack that show what recorders or dumps have; null for other tabs. */
+/** Return what the tabs of communication, network and checkpoints lack; null for other tabs. */
 function ofRecords(tab: string, trans: TranslationBundle): IDepth | null {
   switch (tab) {
     case 'communication':
       return {
         text: trans.__(
-          'TORCH_NCCL_ENABLE_TIMING=1 at the start measures each collective on the GPU, for two events per call; a dump (tab Ranks) costs one write per rank; NCCL Inspector lists all collectives, with 200 to 500 bytes each, and has to be compiled for your NCCL.'
+          'TORCH_NCCL_ENABLE_TIMING=1 at the start measures each collective on the GPU and costs two CUDA events per call; a dump of the flight recorder (tab Ranks) costs one write per rank; NCCL Inspector lists all collectives, with 200 to 500 bytes each, and has to be compiled for your NCCL.'
         ),
         page: 'https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector',
         title: trans.__('NCCL Inspector')
@@ -85,7 +86,7 @@ function ofRecords(tab: string, trans: TranslationBundle): IDepth | null {
     case 'checkpoints':
       return {
         text: trans.__(
-          '`gipfel checkpoints RUN --verify` compares every byte that has a hash, and takes as long as it takes to read the files; writing in the background (gipfel_widgets.Checkpoints) takes memory for a copy and shortens the pauses.'
+          '`gipfel checkpoints RUN --verify` checks all files that have a hash, which takes as long as reading them; writing in the background (gipfel_widgets.Checkpoints) takes memory for a copy and shortens the pauses.'
         ),
         page: 'https://docs.pytorch.org/docs/stable/distributed.checkpoint.html',
         title: trans.__('torch.distributed.checkpoint')
@@ -95,10 +96,10 @@ function ofRecords(tab: string, trans: TranslationBundle): IDepth | null {
   }
 }
 
-function noPace(trans: TranslationBundle): IDepth {
+function noStepRate(trans: TranslationBundle): IDepth {
   return {
     text: trans.__(
-      'the pace of the training appears once it logs it, or if a launch arms its step hooks, which add under 0.5 % to a step of 10 ms.'
+      'steps per second appear if the training logs its steps, or if its launch turns on the step hooks, which add under 0.5 % to a step of 10 ms.'
     ),
     page: 'https://docs.pytorch.org/docs/stable/optim.html#torch.optim.Optimizer.register_step_post_hook',
     title: trans.__('torch.optim')
@@ -128,7 +129,7 @@ function noRoles(trans: TranslationBundle): IDepth {
 function moreRanks(trans: TranslationBundle): IDepth {
   return {
     text: trans.__(
-      'stacks show where ranks are now, at a pause of some milliseconds; a flame graph where time goes, a trace which kernels run.'
+      'stacks show where ranks are now, and pause them for some milliseconds; a flame graph shows where time goes, and a trace which kernels run.'
     ),
     page: 'https://github.com/benfred/py-spy#readme',
     title: trans.__('py-spy')

@@ -15,7 +15,11 @@ const MOST_PICKED = 256;
 export const MOST_NAMES = 12;
 /** As many earlier runs as the server compares with. */
 const MOST_BESIDE = 20;
-/** Query parameters of the choices of a view, beside `name` and `band`, which may be repeated. */
+/**
+ * Query parameters of a view's choices with one value: the heat map's metric, the order of its rows, the kind of
+ * events. `sort` is encoded apart; `name` (users' metrics), `band` (metrics that the overview draws as strips) and
+ * `beside` (earlier runs) may be repeated.
+ */
 const VIEW_WORDS = { metric: 'heat', order: 'rows', kind: 'kind' } as const;
 
 /** What a URL shows: the tab, and the selection. */
@@ -23,7 +27,7 @@ export interface IPageLocation extends ISelectionState {
   readonly tab: string;
 }
 
-/** Return the value of the URL's parameter for a page; without the choices of its view, they are the first ones. */
+/** Return the value of the URL's parameter for a page; without `view`, the page has the defaults of FIRST_VIEW. */
 export function encodeLocation(place: Omit<IPageLocation, 'view'> & Partial<IPageLocation>): string {
   const found = new URLSearchParams({ tab: place.tab });
   const texts = { run: place.run, launch: place.launch, layout: place.layout, roles: place.expression };
@@ -64,7 +68,7 @@ function encodeView(view: IViewChoices, found: URLSearchParams): void {
     ['name', view.names],
     ['band', view.bands]
   ] as const) {
-    // An empty value stands for the choice of nothing.
+    // One empty value stands for an empty list; null, which adds nothing, for the default.
     (values?.length === 0 ? [''] : (values ?? [])).forEach(value => {
       found.append(word, value);
     });

@@ -36,7 +36,7 @@ export function Looks(props: IProps): React.JSX.Element | null {
   const { selection } = model;
   const whom = selection.some
     ? trans._n('%1 selected rank', '%1 selected ranks', selection.ranks.length)
-    : trans.__('the suspected ranks, a peer, and rank 0');
+    : trans.__('the ranks that a verdict suspects, a peer, and rank 0');
   return (
     <section className="jp-Gipfel-pad jp-Gipfel-job-looks" aria-label={trans.__('Look into ranks')}>
       {found?.running === true && (
@@ -72,7 +72,7 @@ interface ILooks {
   readonly ask: (kind: LookKind) => Promise<void>;
 }
 
-/** Load the looks into a launch, and poll while any is not finished. */
+/** Load the looks that were taken at a launch's ranks, and poll while any is not finished. */
 function useLooks(props: IProps, launch: string): ILooks {
   const { model, trans } = props;
   const [found, setFound] = React.useState<ILookList | null>(null);

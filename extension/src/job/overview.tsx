@@ -21,7 +21,7 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** The worst verdict, the pace of the training, the bands of all GPUs, and the heat map. */
+/** The worst verdict, steps per second, the bands of all GPUs, and the heat map. */
 export function Overview(props: IProps & { readonly onSecurity: () => void }): React.JSX.Element {
   const { model, figures, trans, onSecurity } = props;
   const { job } = model;

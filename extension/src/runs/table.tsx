@@ -129,7 +129,7 @@ function Pin({ run, model, trans }: Omit<IRunsProps, 'actions'> & { run: ITableR
       className="jp-Gipfel-icon"
       aria-pressed={run.pinned}
       aria-label={trans.__('Pin %1', runTitle(run))}
-      title={run.pinned ? trans.__('Unpin') : trans.__('Pin: on top, and kept when runs are deleted')}
+      title={run.pinned ? trans.__('Unpin') : trans.__('Pin: stays on top, and is not deleted with old runs')}
       onClick={() => void model.change(run.name, { pinned: !run.pinned })}
     >
       <span aria-hidden="true">{run.pinned ? '★' : '☆'}</span>

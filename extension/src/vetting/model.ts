@@ -18,11 +18,15 @@ const CHECK_MS = 400;
 export interface IDraft {
   readonly name: string;
   readonly text: string;
+  /** What the server read from the text; null until it has checked it. */
   readonly meaning: IProtocolContent | null;
   readonly changed: boolean;
 }
 
-/** The state of vetting, requested when the server pushes a change; else polled while the section is visible. */
+/**
+ * The state of vetting, requested after each change that the server pushes; if it can't push, it is polled while the
+ * section is visible.
+ */
 export class VettingModel {
   /**
    * @param directory Returns the directory of the current notebook, as a path of the server.
@@ -42,17 +46,21 @@ export class VettingModel {
 
   /** The state of the newest vetting; null before the first response. */
   vetting: IVetting | null = null;
+  /** Findings by node and check; null if there are none. */
   grid: IVettingGrid | null = null;
   protocols: readonly IProtocolListing[] | null = null;
-  /** True if the site has a registry. */
+  /** True if the site collects reports of vettings in a registry. */
   registry = false;
+  /** True if this user's reports are sent to the registry. */
   shares = false;
   /** The selected protocol, as `kind:file`. */
   chosen = 'shipped:quick';
+  /** Leave out the check of nodes that passed within this time, such as `24h`; empty: check all. */
   skipVetted = '';
   draft: IDraft | null = null;
-  /** The error of the last request; and true if the server does not respond at all. */
+  /** The error of the last request. */
   error = '';
+  /** True if the server does not respond at all. */
   disconnected = false;
   busy = false;
 

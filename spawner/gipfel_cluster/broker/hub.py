@@ -1,7 +1,7 @@
-"""Run the broker of a hub without Slurm: ``python -m gipfel_cluster.broker.hub --socket PATH``.
+"""Run the broker of a hub that has no Slurm: ``python -m gipfel_cluster.broker.hub --socket PATH``.
 
-The broker runs on a host with Slurm, checks which users the hub acts as, and passes the hub's requests to
-Slurm.
+The hub's machine or container has no commands of Slurm. The broker runs on a host with Slurm, checks which
+users the hub acts as, and passes the hub's requests to Slurm.
 """
 
 import argparse
@@ -51,7 +51,7 @@ _OVERFLOW_UID = 65534
 _MAX_REQUESTS = 16  # concurrent requests to the scheduler
 #: Time limit of an answer in seconds, longer than the scheduler's own limit for a submission.
 ANSWER_S = 90.0
-# Variables of the host that replace the hub's, whose values may be meant for the hub's container.
+# Variables that are taken from the broker's host: the hub's values may fit only the hub's container.
 _HOST_VARIABLES = ("PATH", "LD_LIBRARY_PATH", *SLURM_VARIABLES)
 
 
@@ -167,7 +167,7 @@ class HubBroker(Server):
                 return await self._submit(await self._checked(job))
             case CancelAsRequest(job_id=job_id, user=user):
                 await scheduler.cancel(job_id, user=await self._user(user))
-                report_line(f"cancelled job {job_id} of {user or 'the own user'}")
+                report_line(f"cancelled job {job_id} of {user or 'the user of the broker'}")
                 return Answer(value=None)
             case ExtendRequest(job_id=job_id, minutes=minutes):
                 await scheduler.extend(job_id, minutes)
@@ -206,7 +206,7 @@ class HubBroker(Server):
             job_id = await self._scheduler.submit(job)
         except LostJobError as lost:
             return SubmittedAnswer(lost=lost.problem, advice=lost.fix)
-        report_line(f"submitted job {job_id} of {job.user or 'the own user'}")
+        report_line(f"submitted job {job_id} of {job.user or 'the user of the broker'}")
         return SubmittedAnswer(job_id=job_id)
 
     async def _checked(self, job: JobRequest) -> JobRequest:

@@ -10,7 +10,7 @@ from .model import KEYS
 from .rule import LintContext, Mistake, Rule, rule
 
 _PREFIX = "com.hooks."
-#: The hooks of the CE and the settings of each. Source: CE documentation, container hooks.
+#: The hooks of the Container Engine (CE) and the settings of each. Source: CE documentation, container hooks.
 HOOKS = {
     "cxi": ("enabled",),
     "aws_ofi_nccl": ("enabled", "variant"),
@@ -28,11 +28,11 @@ _HOOK_ALIASES = {
     **dict.fromkeys(("libfabric", "slingshot", "network"), "cxi"),
     "sshd": "ssh",
 }
-#: Annotations that the Container Engine's Pyxis reads itself.
+#: Annotations that the CE's Slurm plugin, a variant of Pyxis, reads itself.
 _PYXIS = "com.pyxis."
 _PYXIS_SETTINGS = ("pytorch_remap_vars", "entrypoint_log")
 _VARIANTS = ("cuda12", "cuda13", "cuda-dl", "rocm5", "rocm6", "cuda11")
-_IGNORED = "it is silently ignored, and without its hook the network is slow"
+_IGNORED = "it is silently ignored, and its hook does not run"
 _MAX_GUESSED = 60  # characters; a longer name gets no suggestion
 
 
@@ -98,7 +98,7 @@ def _hook_fix(name: str) -> str:
     hook, _, setting = name.removeprefix(_PREFIX).partition(".")
     near = hook if hook in HOOKS else _HOOK_ALIASES.get(hook.lower().replace("-", "_"), _guess(hook, HOOKS))
     if not near:
-        return f"Its hooks are {', '.join(HOOKS)}."
+        return f"The Container Engine's hooks are {', '.join(HOOKS)}."
     settings = HOOKS[near]
     if hook == near and setting in settings:
         return ""
@@ -111,12 +111,12 @@ def _pyxis_fix(name: str) -> str:
     if not name.startswith(_PYXIS) or setting in _PYXIS_SETTINGS:
         return ""
     near = _guess(setting, _PYXIS_SETTINGS)
-    return f"Did you mean {_PYXIS}{near}?" if near else f"There are {' and '.join(_PYXIS_SETTINGS)}."
+    return f"Did you mean {_PYXIS}{near}?" if near else f"Its settings are {' and '.join(_PYXIS_SETTINGS)}."
 
 
 @rule(
     "hook-value",
-    reason="a hook takes {value!r} for false",
+    reason="a hook treats {value!r} as false",
     consequence=_IGNORED,
     fix='Write "true" or "false".',
 )
@@ -158,6 +158,7 @@ def hook_setting(context: LintContext) -> Iterator[Mistake]:
 def variant_without_hook(context: LintContext) -> Iterator[Mistake]:
     """Find a variant of a hook that is not enabled."""
     entry = context.document.annotations.get("com.hooks.aws_ofi_nccl.variant")
+    # A hook that is enabled by a misspelled name is another rule's mistake.
     if entry and not context.hook_is_intended("aws_ofi_nccl"):
         yield entry, {}
 
@@ -237,7 +238,7 @@ def ssh_without_key(context: LintContext) -> Iterator[Mistake]:
     "network-gate",
     severity="error",
     reason="{problem}",
-    consequence="what runs in this environment does not start, since it would run without its gate",
+    consequence="no container starts with this EDF, since it would have no gate",
     fix="{fix}",
 )
 def gate_annotation(context: LintContext) -> Iterator[Mistake]:
@@ -245,7 +246,7 @@ def gate_annotation(context: LintContext) -> Iterator[Mistake]:
     entries = {name: entry for name, entry in context.document.annotations.items() if name.startswith(PREFIX)}
     for name, entry in entries.items():
         if name not in ANNOTATIONS:
-            problem, fix = f"{name} is not an annotation of a gate", f"There are {ALLOW} and {MODE}."
+            problem, fix = f"{name} is not an annotation of a gate", f"These are {ALLOW} and {MODE}."
             yield entry, {"problem": problem, "fix": fix}
             return
     if entries:

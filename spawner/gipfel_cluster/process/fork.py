@@ -1,7 +1,7 @@
 """Run programs of this package in a fork of a process that has loaded them, without a new interpreter.
 
-A process calls `allow_forks` to permit that it is forked; only one with little memory should, since each
-fork keeps a copy of what either of them changes. It must have one thread only, since a lock that another
+A process calls `allow_forks` to permit that it is forked. Only a process with little memory should: every
+page that it or its fork changes is copied. It must have one thread only, since a lock that another
 thread held would never be released. `ForkedProgram` starts a function in a fork; `PreloadedProgram` imports a
 job's program while the job's other processes are started.
 """
@@ -46,8 +46,8 @@ def can_fork() -> bool:
 class ForkedProgram:
     """A program in a fork of this process, in its own session, with an interface like `subprocess.Popen`.
 
-    Its standard input is a pipe, its standard error that of this process, its directory ``/``. With captured
-    output only `communicate` waits for its end, else only `poll` and `wait`.
+    Its standard input is a pipe, its standard error that of this process, its directory ``/``. If its
+    output is captured, use only `communicate` to wait for its end, otherwise only `poll` and `wait`.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class ForkedProgram:
         read, write = os.pipe()
         self._output, program_output = os.pipe() if captured else (-1, -1)
         # This pipe closes when the program ends. With captured output the end of that output serves instead:
-        # a process that the program leaves behind would keep this pipe open.
+        # a process that the program leaves behind may redirect its output, but would keep this pipe open.
         self._ended, alive = (-1, -1) if captured else os.pipe()
         self._status: int | None = None
         self.pid = os.fork()
@@ -160,7 +160,8 @@ class ForkedProgram:
 def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep: int = -1) -> None:
     """Replace a fork's name, variables and signal handlers; close files except 0 to 2 and `keep`."""
     variables = dict(environment)  # it may be os.environ
-    # Otherwise objects inherited from the parent would be finalized here, and close this process's files.
+    # Never finalize the parent's objects here: they would close descriptors whose numbers this process uses
+    # again.
     gc.freeze()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
@@ -198,8 +199,8 @@ def _rename(words: Sequence[bytes]) -> None:
     """Overwrite the arguments of this process, which ``ps`` shows, with other words.
 
     The parent's environment block follows in memory and is no longer used. It is cleared, and long arguments
-    extend into it, as with setproctitle(3); the kernel shows that part if the last byte of the arguments is
-    not NUL.
+    extend into it, as with setproctitle(3); the kernel shows that part, too, if the last byte of the original
+    arguments is not NUL.
     """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     arg_start, arg_end, env_start, env_end = (int(each) for each in fields[45:49])  # as in proc(5)
@@ -245,8 +246,9 @@ class PreloadedProgram:
     ) -> ForkedProgram | None:
         """Run the program in a directory with these variables, and return its process.
 
-        Return None, and end the fork, if `argv` is not its command (perhaps after ``env --chdir=…``). Return
-        None, too, if the fork has already ended. The caller then starts the command in the ordinary way.
+        `argv` has to be the program's command, which ``env --chdir=…`` may precede; otherwise the fork is
+        ended. Return None then, and if the fork has already ended: the caller starts the command in the
+        ordinary way.
         """
         prefix, command = list(argv[: -len(self._argv)]), list(argv[-len(self._argv) :])
         # Without a container, `env --chdir=…` enters the working directory of the environment (EDF).

@@ -32,6 +32,7 @@ _TOKEN_LIFETIME_S = 1800
 #: Servers whose answers are cached.
 _MAX_ENTRIES = 2000
 
+#: Where most of the saturation is lost; ``launch`` means kernels, ``capped`` a limit of power or clocks.
 Bottleneck = Literal[
     "compute",
     "memory",
@@ -96,7 +97,7 @@ class ServerAnswers(Generic[Answer]):
     def __init__(self, log: logging.Logger, model: type[Answer], fetch: Fetch, note: str) -> None:
         self._log, self._model, self._fetch, self._note = log, model, fetch, note
         self._answers: LRU[Answer] = LRU(_MAX_ENTRIES)
-        # As of the last read: the hub replaces its spawners.
+        # The spawners of the last read, because the hub may have replaced earlier ones.
         self._spawners: dict[tuple[str, str], EDFSpawner] = {}
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
@@ -106,7 +107,7 @@ class ServerAnswers(Generic[Answer]):
         ready = {
             (each.user.name, each.name): each
             for each in spawners
-            # A service has no saturation, and would count the request as that of a visitor.
+            # A service has no saturation, and would take the request for a visitor's: it would never be idle.
             if each.ready and each.server and not (each.user_options or {}).get("service")
         }
         self._spawners = (self._spawners if len(self._spawners) < _MAX_ENTRIES else {}) | ready

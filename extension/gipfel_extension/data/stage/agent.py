@@ -228,7 +228,7 @@ class NodeStore:
         OSError
             A file can't be created, or the disk is full.
         """
-        # All jobs lock contents in the same order, so that two jobs don't wait for each other.
+        # All jobs lock copies in the same order, so that two jobs don't wait for each other.
         found = {item.key: self._open(item) for item in sorted(self._items, key=lambda each: each.key)}
         return [found[item.key] for item in self._items]
 
@@ -248,12 +248,12 @@ class NodeStore:
                 if error.errno not in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
                     raise
                 os.ftruncate(descriptor, item.size)
-        # Write the description before the disk can be full; it has no effect until the file `data` exists.
+        # Write the description while there is still space; nobody reads it before the file `data` exists.
         describe_path(content, item.path, item.size, item.mtime_ns, self._job)
         return FileCopy(item, file, complete=complete)
 
     def _lock(self, content: Path, key: str) -> bool:
-        """Lock a content, with a shared lock if it is complete; return whether it is complete."""
+        """Lock a copy's directory, with a shared lock if the copy is complete; return whether it is."""
         while True:
             with suppress(FileExistsError):
                 content.mkdir(mode=0o700)
@@ -275,9 +275,9 @@ class NodeStore:
         Raises
         ------
         ExchangeError
-            The original has changed.
+            The original has changed, or another process removed the copy.
         OSError
-            The original has changed, or can't be read any more.
+            The original can't be read any more, or an object of S3 has changed.
         """
         item = copy.item
         if item.is_remote and service is not None:

@@ -1,4 +1,4 @@
-"""Judge array and graph files that hold no pickle: NumPy's ``.npy``, safetensors, GGUF and ONNX.
+"""Judge array and graph files: NumPy's ``.npy``, which may contain a pickle, safetensors, GGUF and ONNX.
 
 Of GGUF's metadata, the chat templates are judged, since they are programs. Of ONNX, the paths of tensors
 outside the file and the operators from other domains are judged. Sources: docs/gguf.md of ggml-org/ggml;
@@ -166,7 +166,8 @@ def _skip(file: BinaryIO, count: int) -> None:
 
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-#: Message type → field number → the type of the inner message, or the name of a text (with ``=``).
+#: The fields of protobuf to read, by message type and field number: the type of a nested message, or
+#: ``=name`` for a text. Others are skipped.
 _MODEL = {7: "graph", 8: "opset", 25: "function"}
 _FIELDS: dict[str, dict[int, str]] = {
     "model": _MODEL,
@@ -237,7 +238,7 @@ def _foreign(domains: dict[str, None]) -> Iterator[tuple[Verdict, Finding]]:
                 rule="onnx-operators",
                 severity="high",
                 message=f"It needs operators of {', '.join(each[:80] for each in foreign[:9])}.",
-                fix="Install that library only from a source you trust.",
+                fix="Install a library with these operators only from a source you trust.",
             ),
         )
 
@@ -249,7 +250,10 @@ class _Reader:
         self.has_graph = False
 
     def read(self, message: str, start: int, end: int, depth: int) -> Iterator[tuple[str, str, str]]:
-        """Yield message type, field and text of each text between two offsets, and "external" at its end."""
+        """Yield (message type, field, text) of each text between two offsets.
+
+        After a message `external`, ("external", "", "") follows.
+        """
         if depth > _MAX_DEPTH:
             raise NotUnderstoodError("its graphs are nested too deeply")
         at = start

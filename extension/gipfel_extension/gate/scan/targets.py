@@ -1,4 +1,4 @@
-"""Scan paths: models, data and notebooks, packages and their vulnerabilities, other files.
+"""Scan files, directories and images for unsafe models, data and notebooks, and for vulnerable packages.
 
 An exception accepts a finding that somebody has reviewed, with a reason and a last day.
 """
@@ -27,16 +27,17 @@ from .cache import FilePart, Matched, ScanCache
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_EXCEPTIONS = 2000
-#: Endings of notebooks, whose cells may install packages.
+#: Endings of notebooks, which some tools save as .json: their cells may install packages.
 _MAY_INSTALL = frozenset((".ipynb", ".json"))
 
 
 class ScanException(Frozen):
     """One ``[[exception]]`` in a file of exceptions.
 
-    ``rule`` is the rule of a finding, or the ID or an alias of an advisory; ``path`` is an ``fnmatch``
-    pattern for the path of an item; ``package`` is the name of a package. ``until`` is the last day, and
-    ``by`` is the person who accepted the finding, by default the owner of the file.
+    ``rule`` is the rule of a finding, such as ``not-understood``, or the ID or an alias of an advisory;
+    ``path`` is an ``fnmatch`` pattern for the path of a scanned file, as the report shows it; ``package`` is
+    the name of a package. ``until`` is the last day, and ``by`` is the person who accepted the finding, by
+    default the owner of the file.
     """
 
     rule: Annotated[OneLine, Field(min_length=1, max_length=200)]
@@ -65,7 +66,7 @@ class Exceptions:
         ]
 
     def of_items(self, items: Sequence[Item]) -> tuple[list[Item], list[Excepted]]:
-        """Return the items without the accepted findings, and the accepted findings."""
+        """Remove the accepted findings from the items; return the items and what was removed."""
         left, excepted = [], []
         for item in items:
             kept = []
@@ -151,7 +152,7 @@ def _owner(path: Path) -> str:
 def _refused(path: Path, why: str) -> GipfelError:
     return GipfelError(
         f"The exceptions {path} can't be used: {why[:300]}.",
-        'Write [[exception]] with rule = "ID", reason = "why", until = 2027-01-31; then path or package.',
+        'Write [[exception]] with rule = "ID", reason = "why", until = 2027-01-31; add path or package.',
     )
 
 
@@ -175,11 +176,13 @@ def scan_targets(
     max_age_s
         Age in seconds above which advisories are too old.
     packages_only
-        Whether to read only files that describe packages, and to leave out the digest of images.
+        Whether to read only files that describe packages, such as dpkg's database and ``*.dist-info``, and to
+        hash no image.
     index
-        Index in which packages are looked up by name; by default the one that the environment configures.
+        Package index that tells whether packages that a file would install exist; by default the one that the
+        environment configures.
     declared
-        File and line of the EDF that names the image, for the advice on what to change.
+        ``file:line`` where an EDF declares the image; fixes quote it.
 
     Raises
     ------
@@ -204,7 +207,7 @@ def scan_targets(
     items, excepted = used.of_items([item for part in parts for item in part.items])
     left, further = used.of_vulnerabilities(matched.vulnerabilities)
     if left:
-        # Imported here, as a kept result without vulnerabilities does without.
+        # Imported here, since a scan without vulnerabilities doesn't need it.
         from .fixes import with_fixes  # noqa: PLC0415
 
         left = with_fixes(left, contents, declared)

@@ -36,7 +36,7 @@ class Container(BaseCheck):
     Parameters
     ----------
     glibc
-        Required version, such as 2.38, which the host's network stack on Alps needs; empty for any.
+        Required version, such as 2.38, which the network libraries of Alps' hosts need; empty for any.
     torch
         Whether torch must be installed and see every GPU of the job.
     """
@@ -112,7 +112,7 @@ class EnvironmentValues(BaseCheck):
 
 
 def compare_environment(expected: Mapping[str, str | None], environment: Mapping[str, str]) -> Finding:
-    """Return the finding for expected variables, without the values of variables that must not be set."""
+    """Compare variables with what is expected; a value is not shown where none may be set."""
     wrong = []
     for name, value in sorted(expected.items()):
         if value is None and name in environment:
@@ -130,13 +130,15 @@ def compare_environment(expected: Mapping[str, str | None], environment: Mapping
 class NetworkStack(BaseCheck):
     """Check that variables have the values for the version of the mounted network stack.
 
+    The stack is the host's libfabric and NCCL plugin, which a hook of the site mounts into containers.
+
     Parameters
     ----------
     version_from
         The absolute path of a file whose first line is the version, or an environment variable.
     expected
-        Version pattern (with * and ?) to variables and their values; null for one that must not be set. The
-        first pattern that matches is used.
+        For each pattern of versions (with * and ?), variables with their values; null for a variable that
+        must not be set. The first pattern that matches is used.
     """
 
     time_limit_s: ClassVar[float] = 20.0

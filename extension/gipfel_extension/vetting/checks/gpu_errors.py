@@ -18,7 +18,7 @@ from .gpus import ANOTHER_NODE, BaseCheck, GpuCheck, not_reported
 SERIOUS = (48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 95, 119, 120)
 _XID_PREFIX = "NVRM: Xid"
 _TIME = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\]", re.MULTILINE)
-#: Seconds after boot: a log whose first line is not later is complete.
+#: A log whose first line is from these first seconds after boot is complete.
 _COMPLETE_FROM_S = 60.0
 _LINE = re.compile(r"\[\s*(\d+\.\d+)\].*?NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+)")
 #: PCIe lanes of every data-centre card since the V100; superchips have no slot.
@@ -33,7 +33,8 @@ class Ecc(GpuCheck):
     Parameters
     ----------
     most_corrected
-        Allowed corrected errors: the lower limit of Azure's (20 million) and Meta's (50 million) node checks.
+        Allowed corrected errors: the smaller of the limits in the node checks of Azure (20 million) and Meta
+        (50 million).
     must_be_on
         Whether a GPU without ECC fails.
     """
@@ -113,7 +114,7 @@ class Xid(BaseCheck):
     Parameters
     ----------
     serious
-        XID numbers that fail the check; others are degraded, except `of_programs`.
+        XID numbers with which the check fails; with others it is `degraded`, except those in `of_programs`.
     of_programs
         XID numbers that user programs cause.
     hours
@@ -244,7 +245,7 @@ def _is_card(model: str) -> bool:
 
 
 class Pcie(GpuCheck):
-    """Check that the PCIe link has its full width, and a generation only if one is set.
+    """Check that the PCIe link has its full width and, if `generation` is set, at least that generation.
 
     An idle link runs at a lower generation.
 

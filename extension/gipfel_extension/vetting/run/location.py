@@ -37,7 +37,7 @@ class Location(Frozen):
     rank
         Number of this task; task 0 is the coordinator.
     redundant
-        Whether another task on this node is its agent.
+        Whether this task has nothing to do, since another task of this node is the node's agent.
     attempt
         Identifies the run among others in the same run folder.
     """
@@ -53,7 +53,9 @@ class Location(Frozen):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Location":
-        """Return the location from Slurm's environment variables, without the job's excluded nodes.
+        """Return the location from Slurm's environment variables.
+
+        Outside of a step, nodes are left out that an earlier vetting excluded from the job.
 
         Raises
         ------
@@ -160,11 +162,12 @@ def _checked_count(nodes: tuple[str, ...], environment: Mapping[str, str], *name
     Parameters
     ----------
     names
-        Variables with the number of nodes or tasks; that of tasks is used only if there is no list of nodes.
+        Variables with the number of nodes or tasks; one that ends in ``_TASKS`` is only checked if Slurm gave
+        no list of nodes.
     """
     for name in names:
         count = _number(environment, name)
-        # Without a list, the run has only this node.
+        # Without a list only this node is vetted, so that a count of 1 is right.
         if count > max(1, len(nodes)) and (not nodes or not name.endswith("_TASKS")):
             raise GipfelError(
                 f"{name} is {count}, but Slurm's list has {len(nodes)} nodes: some would not be vetted.",

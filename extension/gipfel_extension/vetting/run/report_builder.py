@@ -1,7 +1,7 @@
 """Collect results and write the report, whose file is valid JSON at all times.
 
 `ReportBuilder` collects results, `EarlierRuns` provides the history and baselines, and `failed_alone`
-returns the nodes that failed their own checks.
+returns the nodes that failed a check of one node.
 """
 
 import time
@@ -30,7 +30,7 @@ from ..report import VettingReport, make_report
 
 _LAST_RUNS = 5
 _WRITE_INTERVAL_S = 0.5
-#: Share of the coordinator's time for writing the report: a large one is written less often.
+#: Share of the coordinator's time for writing the report: a large report is written less often.
 _MAX_WRITE_SHARE = 0.1
 
 
@@ -92,8 +92,8 @@ class EarlierRuns:
     def baselines(self, entry: ProtocolCheck, models: Collection[str]) -> dict[tuple[str, str], float]:
         """Return the baselines of a check by its name and GPU model.
 
-        These are the user's own baselines of the check of this name (checks of one type may measure different
-        things), else the site's for these models.
+        For each model it is the user's own baseline if there is one, else the site's. The name must be the
+        same, not only the type, since checks of one type may measure different things.
         """
         # A registry that does not respond is not queried again.
         if new := set(models) - self._fetched:
@@ -107,7 +107,7 @@ class EarlierRuns:
         return {(each.check, each.gpu_model): each.median for each in found}
 
     def baseline(self, entry: ProtocolCheck) -> float | None:
-        """Return the baseline of a check on the model of most nodes; None if there is none."""
+        """Return the user's own baseline of a check on the GPU model of most nodes; None if there is none."""
         found = [each for each in self._baselines if (each.check, each.type) == (entry.name, entry.type)]
         return max(found, key=lambda each: each.nodes).median if found else None
 
@@ -121,7 +121,7 @@ class EarlierRuns:
         return tuple(each.verdict is Verdict.PASS for each in conclusive[-_LAST_RUNS:])
 
     def settle(self, results: Sequence[CheckResult]) -> list[CheckResult]:
-        """Return the results; borderline verdicts are decided by how often the node was bad recently."""
+        """Return the results; those close to a threshold fail if the node was often bad in its last runs."""
         settled = []
         for each, owned in zip(results, with_owners(results), strict=True):
             # A repeated fault of all nodes or of the image is not a fault of the node.
@@ -172,12 +172,12 @@ class ReportBuilder:
         self.changes += 1
 
     def replace(self, results: Sequence[CheckResult]) -> None:
-        """Replace all results by the same ones after judging them again."""
+        """Replace all results by those that were judged again."""
         self.results = list(results)
         self.changes += 1
 
     def compare(self, results: Sequence[CheckResult]) -> Sequence[CheckResult]:
-        """Return the results, judged by thresholds relative to each other or to baselines."""
+        """Judge the results against each other and against baselines, where a threshold asks for it."""
         stored: dict[tuple[str, str], float] = {}
         for entry in self.protocol.checks:
             if entry.threshold is not None and entry.threshold.below_baseline:

@@ -11,7 +11,7 @@ export type Traces = NonNullable<ISamplesMessage['traces']>;
 /** Figures by name: `job`, `host`, `heat`, `gpu/<uuid>`. */
 export type Figures = Readonly<Record<string, IFigure>>;
 
-/** The parts of a trace that are extended here. */
+/** The parts of a Plotly trace that are extended here. */
 export interface ITrace extends PartialJSONObject {
   uid: string;
   type?: string;
@@ -19,21 +19,21 @@ export interface ITrace extends PartialJSONObject {
   /** Points of a line. */
   x?: number[];
   y?: (number | null)[];
-  /** Our addition: the bounds of the values that each point of a line is a mean of. */
+  /** Not Plotly's: the least and the greatest of the values whose mean a point of a line is. */
   low?: (number | null)[];
   high?: (number | null)[];
-  /** Heat map: middle of the first column, length of a column, rows of columns. */
+  /** Heat map: time of the middle of the first column, duration of a column, values by row and column. */
   x0?: number;
   dx?: number;
   z?: (number | null)[][];
-  /** Our addition: the number of values in each cell of the newest column. */
+  /** Not Plotly's: the number of values in each cell of the newest column. */
   counts?: number[];
 }
 
 /** A line has a gap if the distance of two points is this multiple of the usual distance. */
 const GAP = 3.5;
 
-/** Return new points, after a missing one if samples are missing: no line is drawn across the gap. */
+/** Return new points; if samples are missing before them, after an empty point, so that no line crosses the gap. */
 function withGap(before: readonly number[], added: IPoints, uid: string): IPoints {
   const [last, first] = [before[before.length - 1], added.x[0]];
   const pauses = before.slice(-6).flatMap((x, place, all) => (place > 0 ? [x - (all[place - 1] ?? x)] : []));
@@ -68,7 +68,7 @@ export function extendLines(lines: ReadonlyMap<string, ITrace>, points: Traces):
   return changed;
 }
 
-/** Return the points after a time: the figure that was drawn last may have earlier ones. */
+/** Return the points after a time: the drawn figure may already have those before it. */
 function newer(points: IPoints, lastMs: number): IPoints {
   const from = points.x.findIndex(x => x > lastMs);
   if (from === 0) {
@@ -95,7 +95,7 @@ export function extendHeat(heat: ITrace, cells: ICells, windowMs: number): boole
   cells.row.forEach((row, place) => {
     const cell = z[row];
     const column = Math.round(((cells.x[place] ?? 0) - x0) / dx);
-    // The next complete figure contains late values.
+    // Values for older columns are left out: the next figure that the server sends in full has them.
     if (cell && column >= width() - 1) {
       if (column >= width()) {
         widen(heat, z, column);
