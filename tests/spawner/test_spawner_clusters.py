@@ -64,6 +64,11 @@ def test_what_is_no_cluster_is_told_with_its_name(given: dict[str, Any]) -> None
         read_clusters(given, ONLY)
 
 
+def test_a_name_among_the_settings_of_a_cluster_is_told_apart_from_no_dictionary() -> None:
+    with pytest.raises(GipfelError, match=r"'a' have a 'name'\. .*key 'a' is the name"):
+        read_clusters({"a": {"name": "b"}}, ONLY)
+
+
 def test_a_group_has_its_own_partitions_only() -> None:
     normal, debug = PARTITIONS
     assert assign_group_partition(UserOptions(), normal, ()).partition == ""

@@ -20,7 +20,8 @@ from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, Partition
 from .cache import ClusterCache
 from .watcher import JobWatcher
 
-#: A cluster's name, which is part of the names of run folders; empty for the default cluster.
+#: A cluster's name, which is part of the names of run folders. In a user's options, an empty name means the
+#: default cluster.
 ClusterName = Annotated[OneLine, Field(pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,31})?$")]
 
 PartitionName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=128)]
@@ -30,8 +31,9 @@ class ClusterSettings(Frozen):
     """Settings of one cluster, or of a named group of a cluster's partitions.
 
     ``partitions`` are the partitions to offer (empty: all); ``environment`` has variables for the scheduler's
-    commands and for jobs; ``hub_connect_url`` is the hub's address for the nodes (empty: the default). The
-    other fields have the same meaning as the spawner's traits of these names, which are their defaults.
+    commands and for jobs; ``hub_connect_url`` is the hub's address for the nodes (empty: the trait of that
+    name, which is JupyterHub's). Each other field, except ``name``, means the same as the spawner's trait of
+    that name, whose value is its default.
     """
 
     name: Annotated[ClusterName, Field(min_length=1)]
@@ -53,9 +55,10 @@ class ClusterSettings(Frozen):
 
 
 def read_clusters(configured: Mapping[str, object], default: ClusterSettings) -> dict[str, ClusterSettings]:
-    """Return the clusters by name, the default one first.
+    """Return the clusters by name in the order of the configuration; the first is the hub's default cluster.
 
-    ``default`` provides the fields that a cluster leaves out, and is the only cluster if none is configured.
+    ``default`` has the values of fields that a cluster leaves out. It is in the result only if no cluster is
+    configured.
 
     Raises
     ------
@@ -66,8 +69,13 @@ def read_clusters(configured: Mapping[str, object], default: ClusterSettings) ->
         return {default.name: default}
     found: dict[str, ClusterSettings] = {}
     for name, content in configured.items():
-        if not isinstance(content, Mapping) or "name" in content:
+        if not isinstance(content, Mapping):
             raise GipfelError(f"EDFSpawner.clusters: {name!r} needs a dictionary of its settings.")
+        if "name" in content:
+            raise GipfelError(
+                f"EDFSpawner.clusters: the settings of {name!r} have a 'name'.",
+                f"Leave it out: the key {name!r} is the name.",
+            )
         found[str(name)] = _read_settings(str(name), content, default)
     return found
 
@@ -86,7 +94,10 @@ def _read_settings(name: str, content: Mapping[Any, object], default: ClusterSet
 
 
 class RemovedClusterScheduler:
-    """Scheduler of a cluster that is no longer configured: every job's state is unknown, so none is ended."""
+    """Scheduler of a cluster that is no longer configured.
+
+    It reports every job's state as unknown, so that the hub takes none for ended.
+    """
 
     name = "removed"
 
@@ -117,7 +128,9 @@ class RemovedClusterScheduler:
 
 
 class Cluster:
-    """Scheduler of a cluster with the watcher of its jobs and the cache of its partitions and choices.
+    """Scheduler of a cluster, with the watcher of its jobs and the cache of what pages show about it.
+
+    The cache has its partitions and each user's accounts, QoS, reservations and GPU hours.
 
     Parameters
     ----------
@@ -156,9 +169,10 @@ def shared_cluster(
         Whether the hub has a single cluster.
     state_folder
         The directory in which the local scheduler stores its jobs.
-    answer_limit, interval, calm_interval
-        Time limit and intervals of the scheduler's commands in seconds, from the spawner's traits
-        ``answer_limit``, ``watch_interval`` and ``calm_interval``.
+    answer_limit
+        Time limit of a scheduler's command in seconds.
+    interval, calm_interval
+        Seconds between two queries of the scheduler: while a job starts or is cancelled, and otherwise.
     """
     if isinstance(settings, str):
         key = f"gipfel_absent_{settings}"
