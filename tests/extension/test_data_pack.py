@@ -376,7 +376,7 @@ def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["data", "pack", str(tmp_path / "one"), str(tmp_path / "one.sqsh")]) == 0
     assert "one.sqsh: 1 file, 1 B in " in capsys.readouterr().out
     assert main(["data", "verify", str(tmp_path / "one.sqsh")]) == 0
-    assert re.search(r"is whole: \d+ chunks?, 1 file, root ", capsys.readouterr().out)
+    assert re.search(r"is whole: \d+ chunks?, 1 file, root hash ", capsys.readouterr().out)
 
 
 def test_readers_see_no_difference_between_mount_and_source(tmp_path: Path) -> None:

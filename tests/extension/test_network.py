@@ -261,6 +261,8 @@ def test_the_log_of_a_gate_is_read_once_and_summed_up(tmp_path: Path) -> None:
     (row,) = (row for row in record.rows if row.name == "a.example")
     assert (row.count, row.sent, row.received) == (2, 10, 20)
     assert (record.rows[0].name, record.damaged, record.closed) == ("b.example", 4, "")
+    printed = CliRunner().invoke(gipfel, ["net", str(tmp_path)]).stdout.splitlines()
+    assert [line.split()[:4] for line in printed if "ranks" in line] == [["no", "gate", "ranks", "0"]]
     (tmp_path / "gate" / CLOSED).write_text("broken")
     assert tail.read_closed()
     assert not tail.read_closed()

@@ -52,8 +52,8 @@ _WIDTH = 80
     "reason",
     default=None,
     metavar="REASON",
-    help="End the network of the run's gates within seconds; what runs behind them goes on. An operator "
-    "does it as the user: sudo -u USER gipfel net RUN --end REASON.",
+    help="Cut off the network at the run's gates, within seconds. The programs behind them keep running "
+    "without it. An operator does it as the user: sudo -u USER gipfel net RUN --end REASON.",
 )
 @click.option(
     "--end-job", "ends_job", is_flag=True, help="With --end: if nothing is behind a gate, end the job."
@@ -63,10 +63,11 @@ _WIDTH = 80
 def net(recording: str, *, outside: bool, reason: str | None, ends_job: bool, as_document: bool) -> int:
     """List the connections of a run by program and rank: peers, bytes, and ports that it listened on.
 
-    RUN is a run folder or its name, by default that of this job, else your newest. Recorders look once a
-    second at the sockets of the job's own processes; connections within a node are left out. One that ends
-    within that second may be missed, and only TCP counts bytes. Names are known behind a gate alone, which
-    logs what it allowed and refused. Traffic without sockets, such as RDMA and Slingshot's, is not seen.
+    RUN is a run folder or its name, by default that of this job, else your newest. Recorders read the sockets
+    of the job's own processes once a second, so a connection that lasts less than a second may be missed.
+    Connections within a node are left out. Bytes are known for TCP only. The host names of peers are known
+    only behind a gate, which logs what it allowed and refused. Traffic without sockets, such as RDMA and
+    Slingshot's, is not seen.
 
     Exit status: 0; 1 nothing was recorded; 2 the run can't be read.
     """
@@ -119,6 +120,8 @@ def _end(run: "Path", reason: str, *, ends_job: bool) -> int:
 
 def _gate_lines(gate: "GateRecord") -> list[str]:
     """Return lines on what a gate refused and allowed; none for a run without a gate."""
+    from gipfel_cluster.egress.log import OUTSIDE  # noqa: PLC0415
+
     from .runs import size_text  # noqa: PLC0415
 
     lines = [f"The gate is closed: {gate.closed}.", ""] if gate.closed else []
@@ -127,9 +130,10 @@ def _gate_lines(gate: "GateRecord") -> list[str]:
     titles = ["GATE", "DESTINATION", "", "TIMES", "SENT", "RECEIVED", "WHY", "NODE"]
     rows = [
         [
-            "outside" if row.protocol == "outside" else "allowed" if row.allowed else "REFUSED",
+            # A row of this protocol is about ranks that run without the gate, not about a destination.
+            "no gate" if row.protocol == OUTSIDE else "allowed" if row.allowed else "REFUSED",
             row.place,
-            row.protocol,
+            "" if row.protocol == OUTSIDE else row.protocol,
             str(row.count),
             size_text(row.sent) if row.allowed else "",
             size_text(row.received) if row.allowed else "",
@@ -143,7 +147,7 @@ def _gate_lines(gate: "GateRecord") -> list[str]:
 
 def _lines(rows: "Sequence[NetworkRow]", names: "Mapping[tuple[str, int], str]") -> list[str]:
     """Return the ports that programs listen on, then the peers with their bytes."""
-    from .runs import size_text  # noqa: PLC0415 - beside --help's modules, this needs none
+    from .runs import size_text  # noqa: PLC0415 - so that --help does not load it
 
     def size(count: int | None) -> str:
         return "not counted" if count is None else size_text(count)
@@ -184,7 +188,9 @@ def _lines(rows: "Sequence[NetworkRow]", names: "Mapping[tuple[str, int], str]")
 )
 @click.argument("which", metavar="[LAUNCH|DIR]", default="")
 @click.option(
-    "--now", is_flag=True, help="Make the running ranks write their dumps, and ask NCCL's RAS, first."
+    "--now",
+    is_flag=True,
+    help="First make the running ranks write dumps of the flight recorder, and query NCCL's RAS.",
 )
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 @exit_2_if_unreadable
@@ -195,9 +201,9 @@ def communication(which: str, *, now: bool, as_document: bool) -> int:
     recorder, files of NCCL Inspector (NCCL_INSPECTOR_DUMP_DIR) or answers of NCCL's RAS (*ras*.json). Dumps
     are never unpickled.
 
-    A matrix shows the bytes between ranks, or between nodes above 64 ranks. The list has for equal calls of
-    equal groups the median and 95th percentile of their times, the bandwidth of the algorithm and of the bus,
-    and the group that is slower than its peers.
+    A matrix shows the bytes between ranks, or between nodes above 64 ranks. Each line of the list is for
+    calls with the same collective and size, in groups of the same kind. It has the median and 95th percentile
+    of their times, their algorithm and bus bandwidth, and a group that is slower than the others.
 
     Exit status: 0 printed, 2 nothing recorded, or not readable.
     """

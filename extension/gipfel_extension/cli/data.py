@@ -86,7 +86,8 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
             part = "" if percent >= 100 or is_shards else f" ({percent:g} % of it)"
             pieces = pluralize(found.chunks, "shard" if is_shards else "chunk")
             click.echo(
-                f"{image.name} is whole{part}: {pieces}, {pluralize(found.files, 'file')}, root {found.root}"
+                f"{image.name} is whole{part}: {pieces}, {pluralize(found.files, 'file')}, "
+                f"root hash {found.root}"
             )
     return 0 if found.valid else 1
 
@@ -176,14 +177,14 @@ def _summary_lines(summary: "Summary") -> list[str]:
         "for": f"{packing.access} access, {packing.compression}, blocks of {packing.block_size >> 10} KiB",
         "source": summary.origin.source,
         "packed": f"{summary.origin.packed} by {summary.origin.packer}",
-        "extends": f"{summary.base.file}, root {summary.base.root}" if summary.base else "",
+        "extends": f"{summary.base.file}, root hash {summary.base.root}" if summary.base else "",
         "removed": pluralize(sum(each.paths for each in summary.removals), "path")
         if summary.removals
         else "",
         "name": str((summary.croissant or {}).get("name", "")),
-        "root": summary.root,
+        "root hash": summary.root,
     }
-    return [replace_unprintable(f"{name:<8} {value}") for name, value in values.items() if value]
+    return [replace_unprintable(f"{name:<9} {value}") for name, value in values.items() if value]
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:

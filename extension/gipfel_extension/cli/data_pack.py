@@ -1,4 +1,4 @@
-"""``gipfel data pack``, ``add`` and ``remove``: the commands that write images and shards."""
+"""``gipfel data fetch``, ``pack``, ``add`` and ``remove``, which write data sets, images and shards."""
 
 import json
 import os
@@ -39,14 +39,15 @@ _REDRAW_S = 0.5
 )
 @click.argument("listed", metavar="LIST", type=PATH)
 @click.argument("directory", metavar="DIR", type=PATH)
-@click.option("--check", is_flag=True, help="Fetch items that are there again, too, and compare them.")
+@click.option("--check", is_flag=True, help="Fetch items again that are already in DIR, and compare them.")
 @json_option
 def fetch(*, listed: Path, directory: Path, check: bool, as_json: bool) -> int:
     """Fetch the items of a data set by URL, and keep URL, hash and time of each.
 
-    A line of LIST is URL [PATH] [sha256:HASH]; URLs begin with http, https or s3. What is there as it was
-    fetched is not fetched again. An item that has changed is refused, here, at its URL, and when it is
-    packed; of one that is deleted the image's manifest keeps a tombstone.
+    A line of LIST is URL [PATH] [sha256:HASH]; URLs begin with http, https or s3. An item in DIR that is
+    unchanged since it was fetched is not fetched again. One that has changed since, in DIR or at its URL, is
+    an error; `gipfel data pack` refuses what changed in DIR, too. If an item was deleted from DIR, the
+    image's manifest keeps a tombstone for it.
 
     Exit status: 0 all are there, 1 not.
     """
@@ -77,7 +78,7 @@ def _packing_options(command: Any) -> Any:
         click.option("--for", "access", type=click.Choice(["random", "sequential"]), default="random",
                      show_default=True, help="How programs read the files."),
         click.option("--compression", type=click.Choice(["auto", "none", "zstd", "gzip"]), default="auto",
-                     show_default=True, help="auto stores data that a sample shows to be compressed."),
+                     show_default=True, help="auto: none if a sample shows that the data are compressed."),
         click.option("--readers", type=click.IntRange(1, 64), default=8, show_default=True, metavar="N",
                      help="Number of files to read at the same time."),
         json_option,
@@ -137,8 +138,9 @@ def pack(
     """Pack a directory into a SquashFS image, with a manifest inside and hashes beside it (OUT.sqsh.json).
 
     The same names, contents and modes give the same bytes: times are 0 or SOURCE_DATE_EPOCH, the owner is
-    root. Hard links, sparse files, user.* attributes and any names are kept. What can't be packed is named:
-    devices, pipes, set-user-id files, unreadable files, and files that change meanwhile.
+    root. Hard links, sparse files, user.* attributes and names of any bytes are kept. Files that can't be
+    packed are reported, and nothing is packed: devices, pipes, set-user-id files, unreadable files, and files
+    that change meanwhile. The root hash, which is printed, identifies all contents.
 
     Exit status: 0 packed, 1 not packed.
     """
@@ -191,7 +193,7 @@ def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
     found = summary.removals[-1]
     lines = [
         f"{image}: {pluralize(found.paths, 'path')} removed, {pluralize(summary.files, 'file')} left",
-        f"root {summary.root}",
+        f"root hash {summary.root}",
     ]
     click.echo(json.dumps(document) if as_json else "\n".join(lines))
     return 0
@@ -241,7 +243,7 @@ def _pack(request: "PackRequest", *, as_json: bool) -> int:
         f"{request.target}: {pluralize(summary.files, 'file')}, {size_text(summary.data_bytes)} "
         f"in {size_text(summary.bytes)}"
     )
-    click.echo(f"root {summary.root}")
+    click.echo(f"root hash {summary.root}")
     return 0
 
 
@@ -260,7 +262,7 @@ def _write_shards(source: Path, target: Path, shard_size: int, readers: int, *, 
     samples = sum(each.nsamples for each in index.shardlist)
     files, shards = pluralize(index.files, "file"), pluralize(len(index.shardlist), "shard")
     click.echo(f"{target}: {files}, {pluralize(samples, 'sample')} in {shards}")
-    click.echo(f"root {index.root}")
+    click.echo(f"root hash {index.root}")
     return 0
 
 

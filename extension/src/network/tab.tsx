@@ -193,7 +193,7 @@ function gateSummary(rows: readonly IJobGateRow[], trans: TranslationBundle): st
 
 function outcome(each: IJobGateRow, trans: TranslationBundle): string {
   if (each.protocol === 'outside') {
-    return trans.__('▲ outside');
+    return trans.__('▲ no gate');
   }
   return each.allowed ? trans.__('● allowed') : trans.__('▲ refused');
 }
