@@ -125,8 +125,8 @@ def _from_outside(folder: str, rank: int, request: Any) -> dict[str, Any] | None
         with open(_path(folder, request, f"sample-{rank}"), "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(note)
         return None
-    problem = _write_by_signal(folder, rank, pid, status, path)
-    return {"path": path, "method": "signal", "note": "; ".join(each for each in (note, problem) if each)}
+    _write_by_signal(folder, rank, pid, status, path)
+    return {"path": path, "method": "signal", "note": note}
 
 
 def _program(folder: str, rank: int) -> tuple[int, dict[str, str]]:
@@ -144,8 +144,8 @@ def _status(pid: int | str) -> dict[str, str]:
         return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
 
 
-def _write_by_signal(folder: str, rank: int, pid: int, status: dict[str, str], path: str) -> str:
-    """Make faulthandler write the stacks, and copy them; return a note on an unusual process, else ''."""
+def _write_by_signal(folder: str, rank: int, pid: int, status: dict[str, str], path: str) -> None:
+    """Make faulthandler write the stacks, and copy them; raise RuntimeError with the reason if it can't."""
     state = status.get("State", "")
     if state[:1] in ("T", "t"):
         raise RuntimeError(f"its process is stopped: {state}")
@@ -170,7 +170,6 @@ def _write_by_signal(folder: str, rank: int, pid: int, status: dict[str, str], p
         file.seek(max(before, size - _MOST_STACK_BYTES))
         copy.write(file.read(_MOST_STACK_BYTES))
     os.replace(path + ".part", path)  # noqa: PTH105
-    return ""
 
 
 def _run_py_spy(pid: int, path: str, request: Any, flame: bool) -> str:  # noqa: FBT001

@@ -7,14 +7,15 @@ import { ViewPoll } from '../common/view-poll';
 import type { LifetimeRequests } from './requests';
 
 const POLL_MS = 30_000;
-/** Longest delay of a timer; browsers limit it to 24 days. */
+/** Longest delay of a timer: a day. (Browsers allow no more than 24 days.) */
 const LONGEST_TIMER_MS = 24 * 3_600_000;
-/** Delay after a notice is due, since timers may fire early. */
+/** Added to the wait for a notice, so that a timer that fires early still finds it due. */
 const LATE_MS = 250;
 
 /**
- * The end of this server, requested when the server pushes a change and when a notice is due, otherwise every half
- * minute.
+ * Knows when this server ends. Asks the server again when a notice is due and when the server pushes a change; while
+ * it can't push, at least every half minute. A notice is the number of seconds before the end at which the user is
+ * told of it.
  *
  * Polling stops while the page is hidden, and resumes when it becomes visible.
  */
@@ -23,7 +24,7 @@ export class LifetimeModel implements IDisposable {
     private readonly _requests: LifetimeRequests,
     changes: IPushed | null = null
   ) {
-    // JupyterLab itself reports a server that does not respond.
+    // Errors of requests are not shown here: JupyterLab itself reports a server that does not respond.
     this._poll = new ViewPoll('lifetime', async () => this._take(await this._requests.lifetime()), changes);
     document.addEventListener('visibilitychange', this._onVisibility);
   }
@@ -94,7 +95,7 @@ export class LifetimeModel implements IDisposable {
   private _aheadMs = 0;
 }
 
-/** Return the smallest notice that is due with this remaining time; null before the first one. */
+/** Return the smallest notice that is due when `leftMs` remain until the end; null if none is. */
 export function dueNotice(notices: readonly number[], leftMs: number): number | null {
   const due = notices.filter(notice => leftMs <= notice * 1000);
   return due.length > 0 ? Math.min(...due) : null;

@@ -102,15 +102,21 @@ def shared_libraries(
 def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix: str, loader: str) -> None:
     """Set the loader and library paths of binaries to ``prefix``, so that they never use those of an image.
 
-    A program's DT_RPATH applies to all libraries that it loads and is searched before LD_LIBRARY_PATH. A
-    library's own DT_RUNPATH would disable it, so each becomes a DT_RPATH, without paths outside the runtime.
+    A program's DT_RPATH applies to all libraries that it loads and is searched before LD_LIBRARY_PATH. But it
+    is ignored when a library with a DT_RUNPATH loads others. So each library's DT_RUNPATH is turned into a
+    DT_RPATH, and paths outside of the runtime are dropped.
 
     Parameters
     ----------
     binaries
         Path relative to the runtime's directory -> file there.
     programs
-        Those of the binaries that are programs; each is exactly one directory below the runtime's.
+        Those of the binaries that are programs; each is in a direct subdirectory of the runtime, such as
+        ``bin/``, so that ``$ORIGIN/../lib`` is right.
+    prefix
+        The directory at which the runtime is mounted in containers.
+    loader
+        Name of the loader in the runtime's ``lib/``.
     """
     tool = patchelf()
     groups: dict[str, list[Path]] = {}
@@ -251,7 +257,10 @@ def sitecustomize_text(site_packages: str) -> str:
 
 
 def kernelspec_text(prefix: str) -> str:
-    """Return the ``kernel.json`` of the runtime's own kernel, which ignores an image's PYTHON variables."""
+    """Return the ``kernel.json`` of the runtime's own kernel, which ignores an image's PYTHON variables.
+
+    ``prefix`` is the directory at which the runtime is mounted in containers.
+    """
     return json.dumps(
         {
             "argv": [f"{prefix}/bin/python3", "-I", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
@@ -271,7 +280,10 @@ def lab_overrides() -> str:
 
 
 def console_scripts(distributions: Iterable[Distribution], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield target and text of the distributions' console scripts, such as ``bin/jupyter-lab``."""
+    """Yield target and text of the distributions' console scripts, such as ``bin/jupyter-lab``.
+
+    ``prefix`` is the directory at which the runtime is mounted in containers.
+    """
     for one in distributions:
         for entry in one.entry_points:
             if entry.group == "console_scripts":

@@ -1,6 +1,7 @@
-"""The list of nodes that are excluded from a job because they failed vetting, a file in the run folder.
+"""A job's nodes that failed its vetting and that it must not use: a list in the run folder.
 
-The nodes remain allocated to the job and are recorded, but no step, launch or vetting starts on them.
+The nodes remain allocated to the job and are recorded, but no step, launch or vetting starts on them. The
+list holds for this job alone, unlike an exclusion, which has a reason and an end.
 """
 
 import re
@@ -61,8 +62,8 @@ def excluded_nodes(run: str) -> frozenset[str]:
 def remaining_variables(environment: Mapping[str, str], without: Iterable[str]) -> dict[str, str]:
     """Return Slurm's variables about nodes, changed to name only those that are not in `without`.
 
-    Variables that are not set stay unset. Return an empty dictionary if nothing changes, or if no node
-    remains.
+    Variables that are not set stay unset. Return an empty dictionary if nothing changes. It is empty, too, if
+    no node remains, since Slurm's variables can't name none; callers never exclude all nodes of a job.
 
     Raises
     ------

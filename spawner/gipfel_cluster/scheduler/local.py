@@ -35,7 +35,10 @@ _HISTORY_SECONDS = 7 * 24 * 3600.0
 
 
 class LocalScheduler:
-    """Starts jobs immediately on this machine; all state is in ``folder``, so its process can be restarted.
+    """Starts jobs immediately on this machine.
+
+    All state is in ``folder``, so the process that has this scheduler (such as the hub) can be restarted
+    while jobs run.
 
     Parameters
     ----------
@@ -168,7 +171,8 @@ class LocalScheduler:
             return
         supervisor.signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS + 5
-        while supervisor.alive and time.monotonic() < deadline:  # noqa: ASYNC110 - another process ends
+        # Polled, because the supervisor may be no child of this process.
+        while supervisor.alive and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         if supervisor.alive:
             kill_tree(supervisor.pid)

@@ -54,11 +54,12 @@ class SlurmScheduler:
     exec_prefix
         Command that runs another one as another user; see `run_as_prefix`.
     limit
-        Time limit of a command in seconds; six times as long for submitting and for querying jobs.
+        Time limit of a command in seconds. It is six times as long where no page waits: for submitting a job,
+        querying the status of jobs, and finding a job by its mark.
     environment_reader
         Command that reads a job's environment from its input and executes the command that follows, such as
-        `scheduler.env_from_stdin`. By default none: then ``exec_prefix``, too, runs with the job's
-        environment.
+        `scheduler.env_from_stdin`. Without one (the default), ``exec_prefix`` itself runs with the job's
+        environment, too; with one, only the command that follows does.
     """
 
     name = "slurm"
@@ -130,6 +131,7 @@ class SlurmScheduler:
         for listed, options in ((jobs, (JOB_FIELDS,)), (tasks, (TASK_FIELDS, "--array"))):
             for first in range(0, len(listed), _MAX_JOBS):
                 answers |= await self._query_some(listed[first : first + _MAX_JOBS], *options)
+        # Only pending jobs have `requested`.
         if any(each.requested for each in answers.values()):
             positions = await self._queue_positions()
             answers |= {
@@ -202,9 +204,9 @@ class SlurmScheduler:
         return await self._query_marks(prefix, "--states=PENDING,CONFIGURING,RUNNING")
 
     async def _query_marks(self, prefix: str, *options: str, patience: int = 1) -> tuple[MarkedJob, ...]:
+        # It ends each field of squeue's output. A user who knew it could write lines of invented jobs into a
+        # job's comment. So it is passed in a variable: every user can read a process's arguments.
         secret = token_hex(16)
-        # In a variable, because every user of this machine can read the arguments of a process. A user who
-        # knows the secret could forge other jobs in the comment of a job.
         variables = {"SQUEUE_FORMAT2": mark_format(secret)}
         result = await self._run(("squeue", "--noheader", *options), variables=variables, patience=patience)
         return parse_marks(result.output, prefix, secret)
@@ -251,11 +253,14 @@ class SlurmScheduler:
         return await self._site.choices(user)
 
     async def gpu_usage(self, user: str, since: date) -> GpuUsage:
-        """Return a user's GPU hours from ``sacct``, and those left from ``scontrol``."""
+        """Return the GPU hours that a user has used (from ``sacct``) and has left (from ``scontrol``)."""
         return await self._usage.gpu_usage(user, since)
 
     async def quota(self, user: str) -> Quota:
-        """Return a user's limits, GPU hours of this month and waits, from controller and accounting."""
+        """Return a user's limits, GPU hours of this month, and waits in the queue in the last 90 days.
+
+        ``usage`` has the GPU hours in total and those left, ``spent`` the same hours by account and service.
+        """
         now = datetime.now().astimezone()
         choices = await self._site.choices(user)
         month = now.date().replace(day=1)

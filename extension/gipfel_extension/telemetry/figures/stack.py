@@ -16,9 +16,9 @@ _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
 _HEAD_PIXELS = 21
 _LEGEND_PIXELS = 19
-#: Width of a figure in the panel in pixels, and how many of them a line of the legend can't use. A legend
-#: entry needs the pixels of its line sample and of its letters; all columns of a legend are as wide as the
-#: longest entry.
+#: Pixels: width of a figure in the panel, and the part of it that is margin, where a legend has no room. A
+#: legend entry needs the pixels of its line sample and of its letters; all columns of a legend are as wide as
+#: the longest entry.
 _NARROWEST_PIXELS, _MARGIN_PIXELS = 320, 82
 _SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.6
 _MAX_LINES = 8
@@ -50,6 +50,8 @@ class Plot:
         True for an axis that ends at 100 %.
     legend
         True for a legend above the plot; traces with ``showlegend`` False are omitted.
+    pixels
+        Height of the plot in pixels, without its title and legend.
     width
         Width of the figure in pixels, which determines into how many lines the legend is broken.
     """
@@ -86,7 +88,7 @@ def stacked(
     simulated: bool = False,
     empty: str = "No samples yet. The recorder starts with the job.",
 ) -> dict[str, Any]:
-    """Return a figure of stacked plots, or of the text `empty` without any.
+    """Return a figure of stacked plots; if there are none, one that shows the text `empty`.
 
     `span_ms` is the range of the time axis in UTC milliseconds.
     """
@@ -119,7 +121,7 @@ def stacked(
 
 
 def with_events(figure: dict[str, Any], events: Sequence[Event], *, dark: bool = False) -> dict[str, Any]:
-    """Return the figure with a line through all plots for each event in its time range."""
+    """Return the figure with a line through all plots for each of the newest 20 events in its time range."""
     layout = figure["layout"]
     first, last = layout.get("xaxis", {}).get("range") or (0, 0)
     inside = [event for event in events if first <= event.time_ns // 1_000_000 <= last][-_MAX_MARKS:]
@@ -214,7 +216,7 @@ def axis_suffix(number: int) -> str:
 
 
 def plot_title(text: str, number: int) -> dict[str, Any]:
-    """Return the title of the `number`-th plot, at its top left; the caller adds the distance."""
+    """Return the title of the `number`-th plot, at its top left; the caller shifts it above a legend."""
     return {
         "text": text,
         "xref": "paper",

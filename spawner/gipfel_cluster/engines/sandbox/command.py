@@ -17,7 +17,7 @@ _CHILD_PID_KEY = b'"child-pid": '
 
 
 class Bwrap:
-    """bwrap as a child process, started before its options are known to save its loading time.
+    """bwrap as a child process. To save its loading time, it is started before its options are known.
 
     It is a context manager: if `run` was not called by the end of the block, bwrap is killed before it
     creates anything.
@@ -46,7 +46,10 @@ class Bwrap:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Kill bwrap if it still waits for its options, before it takes their end for a complete list."""
+        """Kill bwrap if it still waits for its options.
+
+        When the pipe closes, it would take what it has read for the complete list.
+        """
         if self._child:
             posix.kill(self._child, _SIGKILL)
             posix.waitpid(self._child, 0)
@@ -73,7 +76,8 @@ class Bwrap:
         ended: dict[int, int] = {}
         code = wait_for_child(child, forward, ended)
         if code < 0 and (process in ended or _is_alive(process)):
-            # A Ctrl-C at the terminal ends bwrap too; a command that handles it keeps running, as our child.
+            # A Ctrl-C at the terminal ends bwrap, too. A command that handles it keeps running, and becomes
+            # our child, because this process is PID 1 of the container.
             code = wait_for_child(process, forward, ended)
         if code == 1 and not self._status.exited():
             raise SandboxError(f"The command {self._command!r} could not be started in the container.")
