@@ -189,8 +189,8 @@ def test_a_threshold_without_a_figure_does_not_pass():
 
 def test_only_pass_vets_and_degraded_where_the_protocol_tolerates_it():
     strict, lenient = (ProtocolCheck(name="c", type="dns", tolerate_degraded=each) for each in (False, True))
-    assert [each for each in Verdict if strict.vets(each)] == [Verdict.PASS]
-    assert [each for each in Verdict if lenient.vets(each)] == [Verdict.PASS, Verdict.DEGRADED]
+    assert [each for each in Verdict if strict.accepts(each)] == [Verdict.PASS]
+    assert [each for each in Verdict if lenient.accepts(each)] == [Verdict.PASS, Verdict.DEGRADED]
 
 
 def _compared(*figures, threshold):

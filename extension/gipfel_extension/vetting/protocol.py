@@ -1,6 +1,7 @@
 """Protocol: the checks that vet a node, with their limits and tolerances.
 
 `parse_entry` makes a `ProtocolCheck` of each entry of a protocol's YAML, with line numbers in its errors.
+Files of vetnode, another tool that vets nodes, are accepted too (`protocol_vetnode`).
 """
 
 import hashlib
@@ -25,7 +26,10 @@ PROTOCOL = "protocol"
 
 
 class CheckColumn(Frozen):
-    """Check of a protocol, which is a column of a report's grid."""
+    """Check of a protocol, which is a column of a report's grid.
+
+    ``scope`` is what one result is about: a GPU, a node, a pair of nodes, or all nodes.
+    """
 
     name: str
     type: str
@@ -46,7 +50,8 @@ class ProtocolCheck(CheckColumn):
         Whether the check may be skipped where there is nothing to measure with: one node in the job or, for
         a check within a node, one GPU.
     requirements
-        Packages that the image must have, without those that Gipfel's implementation does not need.
+        Packages that the image must have. Those that only vetnode's implementation of the check needs are
+        left out.
     notes
         Remarks for the report on keys that were ignored or interpreted.
     problem, fix
@@ -67,14 +72,15 @@ class ProtocolCheck(CheckColumn):
     fix: str = ""
     line: int = 0
 
-    def vets(self, verdict: Verdict) -> bool:
-        """Return whether this check accepts a node with this verdict."""
+    def accepts(self, verdict: Verdict) -> bool:
+        """Return whether a node passes this check with this verdict."""
         return verdict is Verdict.PASS or (verdict is Verdict.DEGRADED and self.tolerate_degraded)
 
     def not_applicable(self, node: str, reason: str) -> CheckResult:
         """Return the result where there is nothing that the check could measure.
 
-        It does not vet the node if the protocol sets a threshold and does not set `skip_if_alone`.
+        With it the node does not pass if the check has severity error and a threshold, and `skip_if_alone` is
+        not set.
         """
         required = self.threshold is not None and self.severity is Severity.ERROR
         may_skip = self.skip_if_alone or not required
@@ -119,12 +125,12 @@ class VettingProtocol(Frozen):
         """Return the checks by their names."""
         return {check.name: check for check in self.checks}
 
-    def vets(self, result: CheckResult) -> bool:
-        """Return whether a result does not keep its node from being vetted."""
+    def accepts(self, result: CheckResult) -> bool:
+        """Return whether a node can still pass with this result."""
         if result.severity is not Severity.ERROR or result.not_required:
             return True
         entry = self.by_name.get(result.check)
-        return entry.vets(result.verdict) if entry else result.verdict is Verdict.PASS
+        return entry.accepts(result.verdict) if entry else result.verdict is Verdict.PASS
 
     @property
     def digest(self) -> str:
@@ -146,7 +152,7 @@ class VettingProtocol(Frozen):
         ]
         if not any(check.severity is Severity.ERROR for check in self.checks):
             placeholder = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
-            reason = "The protocol has no check of severity error, so nothing was vetted."
+            reason = "The protocol has no check of severity error, so no node can pass."
             fix = "Add a check, or use a shipped protocol such as quick."
             results.append(placeholder.not_run("", reason, fix, owner=Owner.PROTOCOL))
         return tuple(results)

@@ -175,7 +175,7 @@ def _judge_node(
         for entry in protocol.runnable
         if entry.severity is Severity.ERROR and entry.name not in with_result
     ]
-    bad = [each for each in deciding if not protocol.vets(each)]
+    bad = [each for each in deciding if not protocol.accepts(each)]
     bad.sort(key=lambda each: owner_priority(each.owner))
     reasons = [f"{each.check}: {each.reason}" for each in bad]
     reasons += [f"{entry.name}: It gave no verdict." for entry in missing]
@@ -196,7 +196,7 @@ def _bad_links(
     return [
         (tuple(each.subject.split("|")), each)
         for each in results
-        if not each.node and "|" in each.subject and not protocol.vets(each)
+        if not each.node and "|" in each.subject and not protocol.accepts(each)
     ]
 
 
@@ -282,7 +282,7 @@ def _unfit(protocol: VettingProtocol, results: Sequence[CheckResult]) -> set[str
         if not each.is_consequence
         and not (each.scope in {Scope.PAIR, Scope.ALL} and each.verdict in unfinished)
     ]
-    alone = {each.node for each in counted if each.node and not protocol.vets(each)}
+    alone = {each.node for each in counted if each.node and not protocol.accepts(each)}
     return alone | set(_nodes_to_drop_for_links(_bad_links(protocol, counted)))
 
 
@@ -293,7 +293,9 @@ def _faulty_nodes(
     faulty = {
         each.node
         for each in results
-        if each.owner is Owner.NODE and each.verdict is not Verdict.INCONCLUSIVE and not protocol.vets(each)
+        if each.owner is Owner.NODE
+        and each.verdict is not Verdict.INCONCLUSIVE
+        and not protocol.accepts(each)
     }
     return [each.node for each in judged if not each.vetted and each.node in faulty]
 

@@ -236,5 +236,5 @@ def failed_alone(builder: ReportBuilder) -> frozenset[str]:
     return frozenset(
         each.node
         for each in builder.results
-        if each.node and each.applies and not builder.protocol.vets(each)
+        if each.node and each.applies and not builder.protocol.accepts(each)
     )
