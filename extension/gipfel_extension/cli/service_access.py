@@ -1,4 +1,8 @@
-"""``gipfel service url/token/connect/share/render``: how a service is reached, and its Kubernetes objects."""
+"""``gipfel service url/token/connect/share/render``: how a service is reached, and its Kubernetes objects.
+
+A service of the hub was started by JupyterHub, as a named server of its user; others were started by
+``gipfel service up``, in a job or on this machine.
+"""
 
 import os
 import re
@@ -24,7 +28,10 @@ _OPTIONS = {"repository": "--repo", "path": "--repo-path"}
 @click.command(epilog=examples("curl -H @<(gipfel service token board --header) $(gipfel service url board)"))
 @click.argument("name", metavar="NAME")
 def url(*, name: str) -> int:
-    """Print the address of a running service: from its node, and of one of the hub from all nodes."""
+    """Print the address of a running service.
+
+    It works on the service's node; the address of a service of the hub works on all nodes.
+    """
     from ..services.start import service_url  # noqa: PLC0415 - pydantic
 
     folder = service_folder(name)
@@ -49,7 +56,7 @@ def token(*, name: str, header: bool, expires: int) -> int:
     """Print a token that gives access to this service alone.
 
     For a service of the hub it is a new token of the hub each time, which the hub's page Token lists and
-    revokes. Else it is kept in a file that only you can read, until the service ends.
+    revokes. Any other service has one token, kept until the service ends in a file that only you can read.
     """
     secret = _access_token(service_folder(name), expires)
     click.echo(f"Authorization: Bearer {secret}" if header else secret)
@@ -100,9 +107,10 @@ def connect(*, name: str, command: tuple[str, ...]) -> int:
 def share(*, name: str, user: str, group: str, time: str, end: bool, as_json: bool) -> int:
     """Give others access to one of your services of the hub for a time, end it, or list who has access.
 
-    They open it from their own page of sessions, or run `gipfel service connect YOU/NAME`. Access ends within
-    a minute, open connections included. A service with pages is shared only where the hub gives each user a
-    host name of their own. Exit status: 0; 1 if it can't be shared.
+    They open it from their own home page of the hub, or run `gipfel service connect YOU/NAME`. After --end,
+    or when the time is over, access ends within a minute, and open connections are closed. A service that
+    speaks HTTP can be shared only where the hub gives each user a host name of their own (subdomain_host).
+    Exit status: 0; 1 if it can't be shared.
     """
     from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
 
@@ -111,8 +119,8 @@ def share(*, name: str, user: str, group: str, time: str, end: bool, as_json: bo
     hub = hub_services(os.environ)
     if hub is None:
         raise GipfelError(
-            "Only services of a hub can be shared, and no hub's token is here.",
-            "Run this in a terminal of a notebook server, or use the hub's page of sessions.",
+            "Only services of a hub can be shared, and this terminal has no token of a hub.",
+            "Run this in a terminal of a notebook server, or use the hub's home page.",
         )
     answer = hub.share(
         name,
@@ -151,7 +159,7 @@ def _tunnel_of(name: str) -> tuple[str, str]:
         hub = hub_services(os.environ)
         if hub is None:
             raise GipfelError(
-                "The hub knows what others share with you, and its token is not here.",
+                "Only the hub knows what others share with you, and this terminal has no token of the hub.",
                 "Run this in a terminal of a notebook server.",
             )
         secret, address = hub.token(shared, _CONNECT_TOKEN_S, owner)
@@ -174,7 +182,7 @@ def _access_token(folder: Path, expires_s: int) -> str:
     hub = hub_services(os.environ)
     if hub is None:
         raise GipfelError(
-            f"The hub gives access to the service {folder.name}, and its token is not here.",
+            f"The hub gives access to the service {folder.name}, and this terminal has no token of the hub.",
             "Run this in a terminal of a notebook server, or create a token on the hub's page Token.",
         )
     return hub.token(folder.name, expires_s)[0]
@@ -243,46 +251,68 @@ def how_to_connect(folder: Path) -> tuple[str, ...]:
 @click.option(
     "--profile",
     type=click.Choice(["plain", "cscs", "slurm-bridge"]),
-    help="Names of the cluster: plain (default), those of CSCS, or SchedMD's slurm-bridge.",
+    help="Whose names of storage classes, Ingress class and scheduler are used: the cluster's own defaults "
+    "(plain, the default), those of CSCS, or those of SchedMD's slurm-bridge.",
 )
 @click.option("--image", metavar="NAME@sha256:…", help="Image of a registry; by default that of the EDF.")
 @click.option("--edf", default="", metavar="FILE|NAME", help="The environment; by default the blueprint's.")
-@click.option("--namespace", metavar="NS", help="One that exists; by default one of its own, with a quota.")
+@click.option(
+    "--namespace",
+    metavar="NS",
+    help="An existing namespace; by default the manifests create one for the service, with a ResourceQuota.",
+)
 @click.option("--host", metavar="HOST", help="Host name of its URL; by default it has none.")
 @click.option("--login", metavar="URL", help="An oauth2-proxy, which the Ingress asks about each request.")
 @click.option("--without-login", is_flag=True, help="All who reach the host may use it.")
 @click.option("--gateway", metavar="NS/NAME", help="An HTTPRoute of this Gateway instead of an Ingress.")
-@click.option("--ingress-namespace", metavar="NS", help="Where the Ingress controller runs: ingress-nginx.")
+@click.option(
+    "--ingress-namespace", metavar="NS", help="Namespace of the Ingress controller; by default ingress-nginx."
+)
 @click.option(
     "--storage",
     type=click.Choice(["fast", "shared", "keep"]),
-    help="By default the blueprint's, else fast.",
+    help="Storage class of the data that it keeps: fast, shared (several pods can mount it), or keep (for "
+    "data that must last); by default the blueprint's, else fast.",
 )
-@click.option("--storage-class", metavar="NAME", help="By default that of storage.yaml, else the profile's.")
-@click.option("--size", metavar="10Gi", help="Size of what it keeps.")
+@click.option(
+    "--storage-class",
+    metavar="NAME",
+    help="Kubernetes StorageClass; by default that of your or the site's storage.yaml, else the profile's.",
+)
+@click.option("--size", metavar="10Gi", help="Size of its persistent volume; by default 10Gi.")
 @click.option("--gpu-vendor", type=click.Choice(["nvidia", "amd"]), help="By default nvidia.")
 @click.option("--gpu-product", metavar="LABEL", help="Model as the nodes' labels name it.")
 @click.option("--gpu-part", metavar="PART", help="The part that gets the GPUs, where there are several.")
-@click.option("--user-id", type=int, metavar="UID", help="User of its processes: 1000.")
+@click.option("--user-id", type=int, metavar="UID", help="User of its processes; by default 1000.")
 @click.option("--account", metavar="A", help="Slurm's account, for slurm-bridge.")
 @click.option("--partition", metavar="P", help="Slurm's partition, for slurm-bridge.")
 @click.option("--time", metavar="T", help="Slurm's time limit, for slurm-bridge; by default the blueprint's.")
-@click.option("--drop", type=click.Choice(["idle_s"]), multiple=True, help="Leave out what pods can't do.")
+@click.option(
+    "--drop",
+    type=click.Choice(["idle_s"]),
+    multiple=True,
+    help="Ignore this key of the blueprint, which pods can't fulfil: idle_s (end when not used).",
+)
 @click.option("--repo", "repository", metavar="URL", help="Git repository; adds files for Argo CD.")
-@click.option("--repo-path", "path", metavar="DIR", help="Directory of all services in it: services.")
-@click.option("--revision", metavar="REV", help="Branch or tag that Argo CD follows: HEAD.")
+@click.option(
+    "--repo-path",
+    "path",
+    metavar="DIR",
+    help="Directory of the repository that holds all services; by default services.",
+)
+@click.option("--revision", metavar="REV", help="Branch or tag that Argo CD follows; by default HEAD.")
 @click.option("--server", metavar="URL", help="API server that Argo CD applies it to.")
-@click.option("--project", metavar="NAME", help="Project in Argo CD: default.")
+@click.option("--project", metavar="NAME", help="Project in Argo CD; by default the one named default.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def render(
     *, blueprint: str, output: Path, typed: tuple[tuple[str, str], ...], as_json: bool, **options: Any
 ) -> int:
     """Write a service as Kubernetes manifests, the same bytes each time, for kubectl, kustomize or Argo CD.
 
-    All parts run in one pod, which finds its programs in an image with Python 3 and, if the blueprint has
-    packages, pip. Its secrets are keys of a Secret with the service's name, which you create. It has the URL
-    https://HOST/ instead of a path of the hub, and the login of an oauth2-proxy instead of the hub's. What
-    Kubernetes can't do is refused with the reason.
+    All parts run in one pod. Its image must have Python 3, the programs that the parts run and, if the
+    blueprint has packages, pip, which installs them. Its secrets are keys of a Secret with the
+    service's name, which you create. It has the URL https://HOST/ instead of a path of the hub, and the login
+    of an oauth2-proxy instead of the hub's. What Kubernetes can't do is refused with the reason.
 
     Exit status: 0; 1 if it can't be rendered.
     """
@@ -326,7 +356,7 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
 
 
 def _with_storage(spec: "ServiceSpec", options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the blueprint's storage class, and its name on the site's cluster."""
+    """Return the options with the blueprint's storage, and the StorageClass configured for it."""
     from gipfel_cluster.storage_classes import StorageClasses  # noqa: PLC0415 - pydantic
 
     name = options["storage"] or spec.blueprint.storage

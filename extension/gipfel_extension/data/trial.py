@@ -22,7 +22,7 @@ from .shards import check_shard_names, read_index
 from .trial_workers import drop_content, mounted, run_readers
 from .webdataset import ShardRequest, write_shards
 
-#: Formats, those that require the smallest change first.
+#: Formats, ordered by how much a training program has to change for them, least first.
 FORMATS = ("files", "squashfs", "shards")
 #: Most bytes and samples that are packed for a trial, and most samples in one measurement.
 _PACK_BYTES, _PACK_SAMPLES, _MOST_SAMPLES = 256 << 20, 20_000, 50_000
@@ -50,8 +50,11 @@ class Trial(Frozen):
 
     Parameters
     ----------
+    tier
+        Kind of file system that holds the data: ``memory``, ``local``, ``shared``, ``image`` or ``unknown``.
     samples, bytes
-        Numbers of the whole data set, as far as it was listed.
+        Number of samples and of bytes in the whole data set, or in the part that was listed if it has very
+        many files; 0 samples of shards without an index.
     notes
         Lines on what was not measured, and on what a measurement does not show.
     """
@@ -131,7 +134,7 @@ class _Run:
         self.notes: list[str] = []
 
     def measure_all(self) -> None:
-        """Measure the data set in its own format, then a sample of it in the other formats."""
+        """Measure the data set in its own format, and some samples of a directory also in the others."""
         if self._path.is_file():
             self._measure_image(self._path)
             return
@@ -178,7 +181,7 @@ class _Run:
                     shutil.copyfile(path, target)
                 count, total = count + 1, total + size
             if count < min(len(samples), _LEAST_SAMPLES):
-                self.notes.append("The samples are too large to pack some of them for a trial.")
+                self.notes.append("The samples are so large that too few fit into a trial of packed formats.")
                 return
             if count < len(samples):
                 self.notes.append(f"Packed formats were tried with {count} of {len(samples)} samples.")
@@ -219,7 +222,7 @@ class _Run:
                 self._add("squashfs", workers, *self._cold_and_warm("files", workers, part))
 
     def _measure(self, name: str, kind: str, samples: Samples, *, drop: Sequence[str]) -> None:
-        """Measure with each number of workers; each file is read in only one measurement, shards in all."""
+        """Measure with each number of workers: each measurement reads other files, but the same shards."""
         share = len(samples) // len(self._request.workers)
         for place, workers in enumerate(self._request.workers):
             self._request.on_stage(f"{name}, workers: {workers}")
@@ -228,7 +231,10 @@ class _Run:
                 few = share < _LEAST_SAMPLES * workers
                 part = samples if few else samples[place * share : (place + 1) * share][:_MOST_SAMPLES]
                 if few:
-                    self.notes.append("There are too few samples to read others in each measurement.")
+                    self.notes.append(
+                        "There are too few samples for each measurement to read different ones, so later "
+                        "cold rates may come from a cache."
+                    )
                 if self.tier != "shared":
                     drop_content([path for each in part for path in each])
             drop_content(drop)

@@ -24,7 +24,10 @@ _NONE = "There is no NVIDIA GPU here. The saturation panel offers a simulated so
 _DRIVER_FIXES = (
     (
         ("mismatch",),
-        "Reboot, or sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia: it was updated",
+        (
+            "sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"
+            "  # or reboot: the driver was updated while it was loaded"
+        ),
     ),
     (
         ("shared library not found",),

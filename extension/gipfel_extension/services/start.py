@@ -282,8 +282,8 @@ class ServiceKind:
             hub = hub_services(environment)
             if hub is None:
                 raise GipfelError(
-                    f"The hub starts the service {workload.id}, and no hub's token is here.",
-                    "Run this in a terminal of a notebook server, or start it on the hub's page.",
+                    f"The hub starts the service {workload.id}, and this terminal has no token of the hub.",
+                    "Run this in a terminal of a notebook server, or start it on the hub's home page.",
                 )
             hub.start(workload.id, None, report)
             return self.workload(folder)

@@ -46,7 +46,8 @@ class Request(Frozen):
 
 class _InContainer(Request):
     edf: EdfName
-    #: Working directory of the command; the workspace of the EDF if the host does not see it.
+    #: Working directory of the command; without one, or if the host does not have it, that of a notebook
+    #: server with this EDF (`Workspace`).
     directory: PathRef | None = None
     #: Variables of the command in addition to the job's.
     environment: Annotated[
@@ -96,14 +97,14 @@ class LintRequest(Request):
 
 
 class VerdictRequest(Request):
-    """Return the verdict on an image on the host; None if neither site nor user has configured verdicts."""
+    """Return the scanner's verdict on an image of the host; None if neither site nor user configured one."""
 
     kind: Literal["verdict"] = "verdict"
     image: Annotated[OneLine, Field(max_length=4096)]
 
 
 class LocateRequest(Request):
-    """Return the host's path of a file of the client; None if the host does not see it."""
+    """Return the host's path of a file of the client; None if the host does not have it."""
 
     kind: Literal["locate"] = "locate"
     ref: PathRef
@@ -137,7 +138,7 @@ class CancelRequest(Request):
 
 
 class AddressRequest(Request):
-    """Return the address of a node."""
+    """Return the scheduler's network address of a node, an IP address or a host name."""
 
     kind: Literal["address"] = "address"
     node: Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
@@ -175,7 +176,7 @@ class PartitionsRequest(Request):
 
 
 class QuotaRequest(Request):
-    """Return the limits, GPU hours and waits of the job's user; None if the scheduler has none."""
+    """Return limits, used GPU hours and waiting times of the job's user; None if the scheduler has none."""
 
     kind: Literal["quota"] = "quota"
 
@@ -228,7 +229,7 @@ class Ended(Frozen):
 
 
 class Answer(Frozen, Generic[Kind]):
-    """The result of a request; None of one that has none."""
+    """The result of a request; None if the request has no result."""
 
     value: Kind
 
@@ -278,12 +279,11 @@ def parse_request_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:
         if _version(line) not in {0, VERSION}:
             raise GipfelError(
                 f"This broker uses version {VERSION} of its protocol.",
-                "Use the same version of gipfel on both sides: in a job, that of its runtime.",
+                "Use the same version of gipfel on both sides; inside a job, use the gipfel of its runtime.",
             ) from None
         where, problem = first_problem(error)
-        raise GipfelError(
-            f"The broker can't use the request's {where[:80] or 'request'}: {problem[:200]}."
-        ) from None
+        part = f"request's {where[:80]}" if where else "request"
+        raise GipfelError(f"The broker can't use the {part}: {problem[:200]}.") from None
 
 
 def _version(line: bytes) -> int:

@@ -31,11 +31,11 @@ _TIMEOUT_S = 120
 _STREAM_S = 900.0
 _MAX_LISTING_BYTES = 512 << 20
 _MAX_CONTENT_BYTES = 256 << 30
-#: Largest ratio of unpacked to packed size; images below the bytes may exceed it. Real images unpack to three
-#: to ten times their size.
+#: Largest ratio of unpacked to packed size, which is not checked up to `_UNSUSPICIOUS_BYTES` of content. Real
+#: images unpack to three to ten times their size.
 _MAX_RATIO, _UNSUSPICIOUS_BYTES = 100, 1 << 30
 _MAX_ENTRIES = 2_000_000
-#: MiB of memory that unsquashfs may use for each of its queues, data blocks and fragments.
+#: MiB of memory that unsquashfs may use for each of its two queues: data blocks, and fragments.
 _QUEUE = "64"
 _LISTED = re.compile(
     rb"([-dlbcps])([-rwxsStT]{9}) \d+/\d+ +(?:(\d+)|\d+, *\d+) \d{4}-\d\d-\d\d \d\d:\d\d (/[^\n]*)?"
@@ -133,7 +133,7 @@ class Bounded(io.RawIOBase):
         content = self._stream.read(min(len(buffer), self._left))
         self._left -= len(content)
         if not content and self._left and len(buffer):
-            raise Unreadable("It ends before the files that it names.")
+            raise Unreadable("The image ends before the content of the files that it lists.")
         buffer[: len(content)] = content
         return len(content)
 
@@ -142,7 +142,7 @@ class Bounded(io.RawIOBase):
         while self._left:
             content = self._stream.read(min(_CHUNK, self._left))
             if not content:
-                raise Unreadable("It ends before the files that it names.")
+                raise Unreadable("The image ends before the content of the files that it lists.")
             self._left -= len(content)
 
 
@@ -198,7 +198,10 @@ def _definitions(stream: BinaryIO, path: Path) -> list[_Definition]:
         line = stream.readline(_CHUNK)
         header += line
         if not line or len(header) > _MAX_LISTING_BYTES:
-            raise Unreadable(f"{path} can't be read by unsquashfs. Its content needs version 4.5 or newer.")
+            raise Unreadable(
+                f"{path} can't be read by unsquashfs. Reading the content of files needs unsquashfs 4.5 or "
+                "newer."
+            )
     found = []
     for line in bytes(header[: -len(_DATA)]).split(b"\n"):
         if matched := _DEFINED.fullmatch(line):
@@ -239,7 +242,7 @@ def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entr
     Raises
     ------
     Unreadable
-        The archive is broken or too large, or holds several images with `one_image`.
+        The archive is broken or too large or, with `one_image`, holds several images.
     """
     total, count = 0, 0
     broken: Exception | None = None
@@ -325,7 +328,7 @@ def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
 
 
 def members(layer: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, BinaryIO | None]]:
-    """Yield the members of a layer, regular files with a forward-only stream of their content, else None."""
+    """Yield each member of a layer with a forward-only stream of its content; None if it is not a file."""
     with tarfile.open(fileobj=layer, mode=_STREAM) as tar:
         for member in tar:
             yield member, cast("BinaryIO", tar.extractfile(member)) if member.isreg() else None

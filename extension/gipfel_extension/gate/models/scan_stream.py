@@ -224,7 +224,7 @@ class _UntilItsEnd:
         content = self._file.read(count)
         self._reads_left -= not content
         if not self._reads_left:
-            raise NotUnderstoodError("it ends before the files that it names")
+            raise NotUnderstoodError("it ends before the content of the files that it lists")
         return content
 
 

@@ -1,4 +1,8 @@
-"""Figures of an overview: the job, its hosts, one GPU in detail, a line per GPU, and runs compared."""
+"""Figures of an overview (the samples of a run, averaged in time buckets).
+
+They show the job, its hosts, one GPU in detail, a line per GPU, and runs compared. User metrics are those
+that the user's program logged.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,12 +47,14 @@ if TYPE_CHECKING:
 #: Start of the time axis of compared runs (the year 2000): near the epoch, plotly.js takes numbers of four
 #: digits for years.
 _MIDNIGHT_MS = 946_684_800_000
-#: Lines of a job's figures by kind of device: means over its devices; `ADDED_LINES` are sums over its hosts.
+#: Lines of a job's figures by kind of device, each the mean over the job's devices of that kind.
+#: `ADDED_LINES` are sums over its hosts.
 JOB_LINES = {"gpu": (*GPU_LINES, *MEMORY_LINES, *TEMPERATURE_LINES, *POWER_LINES), "host": HOST_LINES}
 ADDED_LINES = IO_LINES
 #: Maximum number of lines per plot; beyond it mean, minimum and maximum are drawn.
 MAX_LINES = 16
-#: Plots of the time series figure, as in figure 1 of the CUG25 paper: metrics to add up, title, factor.
+#: Plots of the time series figure: metrics to add up, title, factor. They are those of figure 1 in Schuppli
+#: et al., Evolving HPC services to enable ML workloads on HPE Cray EX (Cray User Group, CUG 2025).
 _TIME_SERIES: tuple[tuple[tuple[str, ...], str, float], ...] = (
     (("GPU_UTIL",), "GPU utilization, %", 100.0),
     (("SM_OCCUPANCY",), "SM occupancy, %", 100.0),
@@ -71,7 +77,8 @@ def job_figure(
     -------
     dict
         ``data`` and ``layout``; a trace's ``uid`` is ``job/<metric>`` or ``metrics/<name>``, then
-        ``/<launch>`` where a launch logged it. x is UTC in milliseconds, y percent. Missing values are gaps.
+        ``/<launch>`` where a launch logged it. x is UTC in milliseconds, y has the unit in the
+        plot's title, else percent. Missing values are gaps.
     """
     gpus = gpus_of(overview)
     plots = []
@@ -98,11 +105,11 @@ def job_figure(
 
 
 def host_figure(overview: "Overview", *, dark: bool = False) -> dict[str, Any]:
-    """Return the hosts' figure: means of CPU and memory, sums of I/O; the uids are those of the job."""
+    """Return the hosts' figure: means of CPU and memory, sums of I/O; the uids are ``job/<metric>``."""
     hosts = hosts_of(overview)
     plots = []
     if hosts:
-        alone = f"Host, {hosts[0].scope or 'all of it'}"
+        alone = f"Host, {hosts[0].scope or 'whole node'}"
         several = f"Mean of {len(hosts)} hosts" if len(hosts) > 1 else alone
         both = "I/O of all hosts, MB/s" if len(hosts) > 1 else "I/O, MB/s"
         plots = [
@@ -188,7 +195,7 @@ def gpu_figure(
 
 
 def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False) -> dict[str, Any]:
-    """Return the figure of one metric of `GAUGE_LINES`, large enough for a tab of its own: a line per GPU.
+    """Return the figure of one metric of `GAUGE_LINES`, which have a tab of their own: a line per GPU.
 
     A trace's ``uid`` is ``<device>/<metric>``. For more than :data:`MAX_LINES` GPUs it is one line of means,
     ``job/<metric>``, whose ``low`` and ``high`` are the least and the greatest value of the GPUs.
@@ -231,7 +238,7 @@ def _line_per_gpu(
 
 
 def time_series_figure(overview: "Overview", *, dark: bool = False) -> dict[str, Any]:
-    """Return activity over time with a plot per metric and a line per GPU, figure 1 of the CUG25 paper.
+    """Return activity over time with a plot per metric of `_TIME_SERIES` and a line per GPU.
 
     For more than :data:`MAX_LINES` GPUs, mean, minimum and maximum are drawn.
     """
