@@ -781,7 +781,7 @@ export interface ILogPosition {
 
 /**
  * Lines of a log: rank, text, milliseconds since 1970 or null, and whether the line is about an error.
- * `flight_recorder` is the report of torch's flight recorder, by lines.
+ * `flight_recorder` is the report on the dumps of torch's flight recorder, one string per line.
  */
 export interface ILogPage {
   readonly lines: readonly (readonly [number, string, number | null, boolean])[];

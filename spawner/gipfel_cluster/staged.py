@@ -1,12 +1,15 @@
 """Staged data: copies of shared files on this node's disk or in its memory, for use in containers.
 
-A store is a directory of one user (0700) on a file system of the node. It has a directory for each content,
-that is, for the data that one or several paths have:
+A store is a directory of one user (0700) on a file system of the node. It has one directory per distinct
+content; paths that are known to have the same data share it:
 
 =================  ==============================================================================
 ``<key>/data``     the copy; until it is complete and checked, ``<key>/part``
 ``<key>/*.json``   a `StagedPath` for each path that has this content
 =================  ==============================================================================
+
+``<key>`` is the digest of the content in the data's summary or, without a summary, one of the path, its size
+and its version. `path_file` names the ``.json`` files.
 
 A process that uses a content holds a shared lock on ``<key>``, a process that writes it an exclusive lock.
 The kernel releases locks when their process ends, so a content without a lock is not needed, and `sweep`
@@ -32,7 +35,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-#: The annotation of an EDF that lists data to stage, and the prefix of the annotations with options.
+#: Name of the EDF annotation that lists the data to stage, and prefix of those with options, such as
+#: ``com.gipfel.stage.to``.
 ANNOTATION = "com.gipfel.stage"
 #: Prefix of the addresses of S3 objects.
 OBJECTS = "s3://"
@@ -44,9 +48,10 @@ _LOCAL_TYPES = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
 class StagedPath(NamedTuple):
-    """A path of the shared file system, its size and modification time, and its copy on this node.
+    """A path of the shared file system or the address of an S3 object, and its copy on this node.
 
-    ``size`` is in bytes; ``job`` is the ID of the job that staged it; ``copy`` is the path of the copy.
+    ``size`` (in bytes) and ``mtime_ns`` are those of the original when it was copied; ``job`` is the ID
+    of the job that staged it; ``copy`` is the path of the copy.
     """
 
     path: str
@@ -63,7 +68,7 @@ class StagedPath(NamedTuple):
     def is_current(self) -> bool:
         """Return whether the original still has the size and modification time that it had when copied.
 
-        S3 objects count as unchanged while they are staged.
+        An S3 object counts as unchanged for as long as its copy exists.
         """
         if self.path.startswith(OBJECTS):
             return True
@@ -255,7 +260,7 @@ def path_file(content: Path, path: str) -> Path:
 
 
 def describe_path(content: Path, path: str, size: int, mtime_ns: int, job: str) -> None:
-    """Write the file which says that a path of the shared file system has this content."""
+    """Write the file which says that a path, or the address of an S3 object, has this content."""
     file = path_file(content, path)
     part = file.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps({"path": path, "size": size, "mtime_ns": mtime_ns, "job": job}))
@@ -263,7 +268,7 @@ def describe_path(content: Path, path: str, size: int, mtime_ns: int, job: str) 
 
 
 def staged_paths(node_stores: Mapping[str, Path]) -> Iterator[tuple[str, StagedPath]]:
-    """Yield the tier and `StagedPath` of each complete copy in the stores of `stores`."""
+    """Yield the tier and `StagedPath` of each complete copy in `node_stores`, which `stores` returned."""
     for tier, store in node_stores.items():
         with suppress(OSError):
             open_existing(store)
@@ -290,14 +295,18 @@ def _read(file: Path) -> StagedPath | None:
 def epilog_script(fast: str) -> str:
     """Return a shell script that removes what a killed task left in the stores of its node.
 
-    ``fast`` is the configured directory of the storage class ``fast``, empty for the default.
+    ``fast`` is the directory that is configured for the storage class ``fast`` (node-local disk); empty for
+    that of `local_directory`.
     """
     words = (sys.executable, "-I", "-S", __file__, fast)
     return f"#!/bin/sh\nexec {shlex.join(words)}\n"
 
 
 def main(fast: str, environment: Mapping[str, str]) -> None:
-    """Sweep this node's stores for two seconds, since children of a killed task hold locks until they end."""
+    """Sweep this node's stores repeatedly, for up to two seconds.
+
+    Children of a killed task hold their locks until they end.
+    """
     end = time.monotonic() + _SWEEP_S
     disk = resolve_directory(fast, environment) if fast else local_directory(environment)
     present = [each for each in stores(disk).values() if each.exists()]

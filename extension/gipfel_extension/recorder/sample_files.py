@@ -1,7 +1,8 @@
 """Writing of samples to segments: `SampleWriter`, and `FineRecording` for samples at 10 Hz.
 
-Samples wait in memory while the disk cannot be written. Fine samples have their own segments; their
-one-second means, with the intermediate results of their score, become samples of the run.
+Samples wait in memory while the disk cannot be written. Fine samples go to segments of their own. Each second
+they also become one ordinary sample per GPU: their means, and the `SCORE_PARTS`, from which the score is
+computed later.
 """
 
 import errno
@@ -39,8 +40,9 @@ class Settings:
     interval, flush, rotate
         Seconds between samples, seconds between writes, and seconds that one segment covers.
     fine
-        Retention of samples at `FINE_INTERVAL` from fast sources; `interval` is then that of the
-        samples that are kept permanently and streamed. None: every source is read at `interval`.
+        How long samples at `FINE_INTERVAL` are kept, of the sources that can be read that fast
+        (`fine_sources`). `interval` is then that of the samples that are kept permanently and sent to live
+        views and to the job's first node. None: every source is read at `interval`.
     metrics
         GPU metrics in addition to those that are always recorded.
     """
@@ -56,7 +58,13 @@ class Settings:
 
 
 class SampleWriter:
-    """Writer of the consecutive segments of one recorder; keeps samples while the disk cannot be written."""
+    """Writer of the consecutive segments of one recorder; keeps samples while the disk cannot be written.
+
+    Parameters
+    ----------
+    provenance
+        Metadata of each segment: devices, interval, and metrics in addition to the usual ones.
+    """
 
     def __init__(
         self,
@@ -168,7 +176,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-#: Function of a GPU, its samples and the share of a second per sample; returns the `SCORE_PARTS`.
+#: Function of a GPU, its samples, and the seconds between two samples; returns the `SCORE_PARTS`.
 ScoreParts = Callable[[Device, Columns, float], Mapping[str, float | None]]
 
 #: Nanoseconds by which the last sample of a second may come early: half of the fine interval.

@@ -4,7 +4,10 @@ import { detailsOf, launchOf } from '../views/launch/document';
 import { NO_LINES, appendLines, type ILogLines, type LogLine } from '../views/launch/log-lines';
 import { notify, type IWidgetModel, type IWidgetViewModel } from './host';
 
-/** Lines of the log: if `first`, the end of the log of one or all ranks; else new lines of all ranks. */
+/**
+ * Lines of the log. If `first`, they answer a request: the end of the log so far, of `rank` (null: of all).
+ * Otherwise they are new lines of all ranks.
+ */
 interface ILogsMessage {
   readonly type: 'logs';
   readonly first: boolean;
@@ -20,7 +23,7 @@ interface IErrorMessage {
 
 type KernelMessage = ILogsMessage | IErrorMessage;
 
-/** The launch in a cell: the document that the kernel sends, and the end of the log. */
+/** The launch in a cell: its state, which the kernel sends as the trait `document`, and the end of the log. */
 export class LaunchCellModel implements IWidgetViewModel {
   /** @param _changed Called after each change. */
   constructor(
@@ -40,7 +43,7 @@ export class LaunchCellModel implements IWidgetViewModel {
     return detailsOf(this._document);
   }
 
-  /** The findings of torch's flight recorder, by lines. */
+  /** The findings from torch's flight recorder, one string per line. */
   get flight(): readonly string[] {
     return this._document.flight_recorder ?? [];
   }

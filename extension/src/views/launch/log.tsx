@@ -18,7 +18,7 @@ export interface ILaunchLog {
   /** The rank whose lines are shown; null for all. */
   readonly rank: number | null;
   readonly chooseRank: (rank: number | null) => void;
-  /** The findings of torch's flight recorder, by lines. */
+  /** The findings from torch's flight recorder, one string per line. */
   readonly flight: readonly string[];
 }
 
