@@ -1,11 +1,14 @@
 """One rank's part of a checkpoint: its files with their hashes, and the times at which ranks write.
 
-`RankWriter` writes to the directory of the checkpoints or to the node. `History` counts failures and costs,
-from which `interval` and `turns` are computed.
+`RankWriter` writes to the directory of the checkpoints, or to storage of the node, from which a separate
+process copies it there. `History` counts failures and costs, from which `interval` and `turns` are computed.
 """
 
+import math
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +19,13 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from gipfel_extension.data.checkpoints import METADATA_NAME, hash_file
-
-from .checkpoint_directory import crc32_of, work_directory, write_part
-
-if TYPE_CHECKING:
-    from .checkpoints import Checkpoints
-
-import math
-import sys
-from collections.abc import Sequence
-
 from gipfel_extension.saturation.advice.checkpoint import daly
 from gipfel_extension.telemetry.files import read_json
 
-from .checkpoint_directory import write_synced
+from .checkpoint_directory import crc32_of, work_directory, write_part, write_synced
+
+if TYPE_CHECKING:
+    from .checkpoints import Checkpoints
 
 _MAX_HISTORY_BYTES = 1 << 20
 #: Shortest interval, as a multiple of the seconds that writing takes.
@@ -40,14 +36,21 @@ _KEPT = ("step", "time_ns", "world_size", "run", "stall_s", "write_s", "rank_sec
 
 
 class RankWriter(FileSystemWriter):
-    """Writes a rank's file and its hashes; rank 0 installs the checkpoint after all ranks have written."""
+    """Writes a rank's file and its hashes.
+
+    After all ranks have written, rank 0 writes the manifest, verifies the files, and gives the work directory
+    the checkpoint's name. With storage of the node, the process that copies does this.
+    """
 
     def __init__(self, owner: "Checkpoints", step: int) -> None:
         staging = owner._staging  # noqa: SLF001 - one class in two parts
         self._work = work_directory(owner.directory, step)
         super().__init__(staging.path(step) if staging else self._work, sync_files=staging is None)
-        self.staged = threading.Event()
-        self.stall_s, self.slot_s, self.at_a_time, self.attempt = 0.0, 0.0, 1, 0
+        #: Set when the tensors are in host memory and `stall_s` is known.
+        self.in_host_memory = threading.Event()
+        self.stall_s, self.slot_s, self.at_a_time = 0.0, 0.0, 1
+        #: Random number of this try to save the step; files of earlier tries are not copied from the node.
+        self.attempt = 0
         self._owner, self._step, self._began = owner, step, time.time()
 
     def write_data(self, plan: Any, planner: Any) -> Any:
@@ -73,7 +76,8 @@ class RankWriter(FileSystemWriter):
         paths = [Path(self.path) / name for name in names]
         if staging:
             part = {"attempt": self.attempt, "rate": owner.limit, "not_before": time.time() + delay}
-            # The process that copies computes SHA-256; a CRC-32 here costs training a sixth of that time.
+            # The process that copies computes SHA-256. Here only a CRC-32 is computed, which takes less
+            # of the CPU time that training needs.
             staging.put(
                 self._step, owner.rank, part | {"files": {each.name: crc32_of(each) for each in paths}}
             )
@@ -84,7 +88,7 @@ class RankWriter(FileSystemWriter):
     def finish(self, metadata: Any, results: Any) -> None:
         """Write the metadata and install the checkpoint; called on rank 0 after all have written."""
         super().finish(metadata, results)
-        self.staged.wait()
+        self.in_host_memory.wait()
         world = self._owner.world
         facts = {
             "step": self._step, "world_size": world, "stall_s": self.stall_s, "began": self._began,
@@ -97,11 +101,12 @@ class RankWriter(FileSystemWriter):
 
 
 class MatchingPlanner(DefaultLoadPlanner):
-    """Planner that refuses tensors of another kind of type, whose values PyTorch would convert silently.
+    """Planner that refuses a tensor whose saved and current dtype differ, which PyTorch converts silently.
 
-    Floating-point types may differ, since mixed precision changes them on purpose; all others must be equal.
-    Saved values without a place beside others of the state are named in a warning, for example the moments of
-    an optimizer that has not run yet; whole parts may be left out.
+    Two floating-point dtypes may differ, since mixed precision changes them on purpose.
+    If a part of the state, such as the optimizer, is loaded, a warning names the checkpoint's values of that
+    part for which the state has no place, for example the moments if the optimizer has not run yet. Parts
+    that are not loaded at all cause no warning.
     """
 
     def set_up_planner(
@@ -121,10 +126,13 @@ class MatchingPlanner(DefaultLoadPlanner):
         lost = self._lost(metadata) if is_coordinator and metadata else []
         if lost:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            sys.stderr.write(f"gipfel: The checkpoint also has {lost[0][:200]}{more}: nothing takes them.\n")
+            sys.stderr.write(
+                "gipfel: The state has no place for these values of the checkpoint, so they are not loaded: "
+                f"{lost[0][:200]}{more}.\n"
+            )
 
     def _lost(self, metadata: Metadata) -> list[str]:
-        """Return the names of saved values whose part of the state is loaded without them."""
+        """Return the names of saved values that are not loaded, while others of the same part are."""
         paths: dict[str, Any] = metadata.planner_data or {}
         loaded = {str(path[0]) for path in self.mappings.values() if len(path) > 1}
         return [
@@ -191,14 +199,14 @@ class History:
         """Return the estimated seconds between failures; `expected_s`, M, is the estimate without a history.
 
         With k failures in T seconds it is (T + M/2) / (k + 1/2), which is M without a history, and approaches
-        T / k after many failures. It is the inverse mean rate of a Gamma(k + 1/2) posterior. Source:
-        Jeffreys' prior of a Poisson rate, scaled to the mean 1/M.
+        T / k after many failures. It is the inverse of the posterior mean rate with the prior
+        Gamma(shape 1/2, rate M/2): the shape of Jeffreys' prior of a Poisson rate, and the mean 1/M.
         """
         seconds = self._before + time.monotonic() - self._began
         return (seconds + expected_s / 2) / (self.failures + 0.5)
 
     def progress(self, manifest: dict[str, Any] | None = None) -> None:
-        """Write the file; with a manifest, add the cost of its checkpoint, which outlives the checkpoint."""
+        """Write the file; with a manifest, add its checkpoint's cost, which stays when that is deleted."""
         if manifest is not None:
             size = sum(each for each, _ in manifest["files"].values())
             kept = {name: manifest[name] for name in _KEPT}

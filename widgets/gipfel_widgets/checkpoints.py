@@ -245,7 +245,7 @@ class Checkpoints:
         now = time.monotonic()
         self._stall_s, self._steps_s, self._last = now - began, now - self._last, now
         writer.stall_s = self._stall_s
-        writer.staged.set()
+        writer.in_host_memory.set()
         return self._stall_s
 
     def wait(self) -> None:
