@@ -1,4 +1,4 @@
-"""Authenticated routes below ``/gipfel/``, by feature; the modules of `server` do the work."""
+"""Authenticated routes below ``/gipfel/``, by feature; modules of `gipfel_extension.server` do the work."""
 
 from tornado.web import RequestHandler
 
@@ -76,10 +76,12 @@ from .workloads import (
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/metrics", MetricsRouteHandler),
+    # The run of this server; `gipfel/runs` are all runs of the user.
     (r"gipfel/run", RunRouteHandler),
     (r"gipfel/runs", RunsRouteHandler),
     (r"gipfel/runs/table", RunTableRouteHandler),
     (r"gipfel/runs/notes", RunNotesRouteHandler),
+    # Several runs, each compared with the first, as in `gipfel compare`; `saturation/compare` draws two runs.
     (r"gipfel/runs/compare", RunComparisonRouteHandler),
     (r"gipfel/runs/remove", RunRemovalRouteHandler),
     (r"gipfel/runs/track", RunTrackingRouteHandler),
@@ -88,6 +90,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/lifetime/extend", ExtendRouteHandler),
     (r"gipfel/lifetime/keep-alive", KeepAliveRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
+    # Tells open pages which documents have changed, so that they request them again.
     (r"gipfel/changes", ChangesRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),
     (r"gipfel/saturation/range", RangeRouteHandler),
@@ -98,7 +101,9 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/sharing", SharingRouteHandler),
     (r"gipfel/sharing/saturation", SharedSaturationRouteHandler),
     (r"gipfel/sharing/security", SharedSecurityRouteHandler),
+    # Saves the installed packages as a directory from which to build an image.
     (r"gipfel/environment/save", SaveEnvironmentRouteHandler),
+    # Closes gates, so that the programs behind them lose the network.
     (r"gipfel/network/end", EndNetworkRouteHandler),
     (r"gipfel/scan", ScanRouteHandler),
     (r"gipfel/scan/kept", KeptVerdictsRouteHandler),
@@ -111,6 +116,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/launches/(stop|rerun|notebook)", LaunchActionRouteHandler),
     (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
     (r"gipfel/launches/looks", LooksRouteHandler),
+    # What a look would take, and what it would cost.
     (r"gipfel/launches/looks/plan", LookPlanRouteHandler),
     (r"gipfel/launches/looks/file", LookFileRouteHandler),
     (r"gipfel/job", JobRouteHandler),

@@ -38,9 +38,9 @@ class StampedCache(Generic[_Value]):
     ----------
     most
         Number of values that are kept; the least recently used one is dropped first.
-    least_age_s, times
-        A value is computed again at the earliest after `least_age_s` seconds, and after `times` times as long
-        as computing it took.
+    least_age_s, time_factor
+        A value is computed again at the earliest after `least_age_s` seconds, and after `time_factor` times
+        as long as computing it took.
     clock
         Returns seconds; monotonic.
     """
@@ -50,10 +50,10 @@ class StampedCache(Generic[_Value]):
         most: int,
         *,
         least_age_s: float = 0.0,
-        times: float = 0.0,
+        time_factor: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._least_age_s, self._times, self._clock = most, least_age_s, times, clock
+        self._most, self._least_age_s, self._time_factor, self._clock = most, least_age_s, time_factor, clock
         self._slots: dict[Hashable, _Slot[_Value]] = {}
         self._lock = threading.Lock()
 
@@ -71,7 +71,7 @@ class StampedCache(Generic[_Value]):
             if slot.value is None or (slot.stamp != stamp and started >= slot.again):
                 slot.value, slot.stamp = make(), stamp
                 ended = self._clock()
-                slot.again = ended + max(self._least_age_s, self._times * (ended - started))
+                slot.again = ended + max(self._least_age_s, self._time_factor * (ended - started))
             return slot.value
 
     def _slot(self, key: Hashable) -> _Slot[_Value]:

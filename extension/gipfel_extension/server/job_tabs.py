@@ -61,12 +61,12 @@ from .job_responses import (
 )
 from .responses import Figure
 
-#: Most seconds for reading dumps of thousands of ranks; how rarely growing files are read again
-#: (`StampedCache`).
-_LIMIT_S, _LEAST_AGE_S, _TIMES = 20.0, 15.0, 10.0
+#: Most seconds for reading the dumps of all ranks. Files that grow are read again (`StampedCache`) after at
+#: least `_LEAST_AGE_S` seconds, and after at least `_READ_TIME_FACTOR` times as long as reading them took.
+_LIMIT_S, _LEAST_AGE_S, _READ_TIME_FACTOR = 20.0, 15.0, 10.0
 #: Reports that pages show, or the errors that explain why there are none.
 _reports: StampedCache[CommunicationReport | GipfelError] = StampedCache(
-    4, least_age_s=_LEAST_AGE_S, times=_TIMES
+    4, least_age_s=_LEAST_AGE_S, time_factor=_READ_TIME_FACTOR
 )
 
 #: Seconds between two queries of this server to Slurm or Prometheus, and between two states that it records.
@@ -75,6 +75,7 @@ _QUERY_S, _RECORD_S = 30.0, 60.0
 
 #: Most rows of the tables of connections and directories.
 _MOST_CONNECTIONS, _MOST_DIRECTORIES = 500, 100
+#: `place` is the name and port of a destination.
 _GATE_FIELDS = ("node", "place", "protocol", "allowed", "reason", "count", "sent", "received")
 _QUOTA_S = 300.0
 
@@ -144,6 +145,7 @@ def communication_document(folder: Path, query: DarkQuery) -> dict[str, Any]:
     return {
         "missing": "",
         "report": found.model_dump(mode="json", exclude={"matrix"}),
+        # What a row of the figure is: a rank, a node or a block of ranks.
         "by": found.matrix.by,
         "figure": matrix_figure(found.matrix, dark=query.dark),
     }
@@ -157,7 +159,10 @@ def _report(source: Path, nodes: dict[int, str]) -> CommunicationReport | Gipfel
 
 
 def network_document(folder: Path) -> dict[str, Any]:
-    """Return up to 500 connections of a run and up to 500 destinations of its gates, most notable first."""
+    """Return up to 500 connections of a run, and up to 500 destinations of its gates.
+
+    Connections that leave the job and destinations that were refused come first.
+    """
     record, gate = read_network(folder), read_gate(folder)
     names = {(row.address, row.port): row.name for row in gate.rows if row.allowed}
     rows = sorted(record.rows if record else (), key=lambda row: (row.direction == "listen", row.inside))
@@ -185,6 +190,7 @@ def network_document(folder: Path) -> dict[str, Any]:
         connections=shown,
         gated=gate.used,
         gate=destinations,
+        # Who ended the network of the gates, and why; empty if nobody has.
         closed=gate.closed,
         left_out=len(rows) - len(shown) + len(gate.rows) - len(destinations),
         notes=[*(record.notes if record else ()), *damaged],
@@ -193,7 +199,9 @@ def network_document(folder: Path) -> dict[str, Any]:
 
 
 def checkpoints_document(folder: Path, query: DarkQuery) -> dict[str, Any]:
-    """Return up to 500 checkpoints of a run's launches, and their cost.
+    """Return up to 500 checkpoints of a run's launches, their cost, and their dips.
+
+    A dip is the time range in which a checkpoint was written, and how much slower training was meanwhile.
 
     Raises
     ------
@@ -255,7 +263,7 @@ def _quota() -> tuple[str, str]:
 
 
 def storage_document(folder: Path) -> dict[str, Any]:
-    """Return up to 100 rows on the files of a run with their tiers, and advice on them."""
+    """Return up to 100 rows on the files of a run with their storage tier (such as local), and advice."""
     report, live = storage_report(folder), is_recorded(folder / "telemetry")
     files = () if report is None else report.record.files
     rows = [

@@ -37,7 +37,7 @@ _SEVERITY = {"hang": 2, "unknown": 0}
 _MOST_FAILED, _MOST_FOLDED = 8, 64
 _DUMPS_S = 20.0
 #: A diagnosis is repeated at the earliest after this many seconds, and after this many times its duration.
-_LEAST_AGE_S, _TIMES = 15.0, 10.0
+_LEAST_AGE_S, _TIME_FACTOR = 15.0, 10.0
 
 
 _Made = tuple[list[dict[str, Any]], list[str]]
@@ -54,7 +54,7 @@ class JobVerdicts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._cache: StampedCache[_Made] = StampedCache(
-            8, least_age_s=_LEAST_AGE_S, times=_TIMES, clock=clock
+            8, least_age_s=_LEAST_AGE_S, time_factor=_TIME_FACTOR, clock=clock
         )
 
     def document(self, folder: Path, query: JobQuery) -> dict[str, Any]:

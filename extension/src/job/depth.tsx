@@ -9,7 +9,7 @@ interface IDepth {
   readonly title: string;
 }
 
-/** One line below a tab: what would make it deeper, what that costs, and the technical page about it. */
+/** One line below a tab: which further data it could show, what recording them costs, and a page about it. */
 export function Depth(props: {
   tab: string;
   job: IJobDocument | null;

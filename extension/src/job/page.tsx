@@ -20,9 +20,10 @@ import type { JobModel } from './model';
 import { Overview } from './overview';
 import { Ranks } from './ranks';
 
-/** The ID of the tab with what is known of the job's image. */
+/** ID of the tab on security: verdict and findings on the job's image. */
 export const SECURITY_TAB = 'security';
-const LAST_RANK = 1000;
+/** Position (JupyterLab's `rank`) of tabs and parts that are added without one: after the page's own. */
+const DEFAULT_POSITION = 1000;
 /** Width from which plots stand side by side, as `style/job.css` has it. */
 const TWO_COLUMNS = 1100;
 
@@ -60,7 +61,7 @@ export class JobTabs {
     }
   }
 
-  addTab(tab: IJobTab, rank = LAST_RANK): IDisposable {
+  addTab(tab: IJobTab, rank = DEFAULT_POSITION): IDisposable {
     if (this.tabs.some(each => each.id === tab.id)) {
       throw new Error(`The job page already has a tab '${tab.id}'.`);
     }
@@ -70,7 +71,7 @@ export class JobTabs {
     });
   }
 
-  addPart(part: IJobPart, rank = LAST_RANK): IDisposable {
+  addPart(part: IJobPart, rank = DEFAULT_POSITION): IDisposable {
     this._parts = inserted(this._parts, part, rank);
     return this._added(() => {
       this._parts = this._parts.filter(each => each.item !== part);
@@ -95,7 +96,10 @@ function inserted<T>(items: readonly IRanked<T>[], item: T, rank: number): reado
   return [...items, { item, rank }].sort((a, b) => a.rank - b.rank);
 }
 
-/** The job page: the header with run, roles and time, and below it the tabs. */
+/**
+ * The job page: the header, where run, launch, ranks (by roles such as `pp=0 & dp=1`) and time range are
+ * selected, and below it the tabs.
+ */
 export class JobPage extends ReactWidget {
   constructor(
     readonly model: JobModel,
@@ -241,6 +245,7 @@ function TabBody(props: { tab: IJobTab; page: JobPage }): React.JSX.Element {
               </>
             )}
           </UseSignal>
+          {/* Which further data this tab could show, and how to record them. */}
           <Depth tab={tab.id} job={model.job} trans={page.trans} />
         </div>
       )}
@@ -267,7 +272,7 @@ function Part(props: IJobTabProps & { readonly part: IJobPart }): React.JSX.Elem
   );
 }
 
-/** Add the tabs that the page has by itself. */
+/** Add the page's own tabs, and its parts of these and of the tab `topology`. */
 export function addOwnTabs(
   tabs: JobTabs,
   model: JobModel,

@@ -4,7 +4,8 @@ import { Signal, type ISignal } from '@lumino/signaling';
 import type { ISection } from '../tokens';
 import type { SelectedSection } from './selected-section';
 
-const LAST_RANK = 1000;
+/** Position (JupyterLab's `rank`) of sections that are added without one: after the panel's own. */
+const DEFAULT_POSITION = 1000;
 
 /** The sections that plugins add, the selected one, and in which widgets they are visible. */
 export class SectionList {
@@ -40,7 +41,7 @@ export class SectionList {
   }
 
   /** Add a section, and remove it when the returned object is disposed. */
-  add(section: ISection, rank = LAST_RANK): IDisposable {
+  add(section: ISection, rank = DEFAULT_POSITION): IDisposable {
     if (this.all.some(each => each.id === section.id)) {
       throw new Error(`The panel already has a section '${section.id}'.`);
     }
