@@ -1,4 +1,7 @@
-"""``gipfel scan`` and ``gipfel model``: models and packages before they are loaded, and without code."""
+"""``gipfel scan`` judges models and packages before they are loaded.
+
+``gipfel model`` converts checkpoints to files that can't hold code.
+"""
 
 import os
 import time
@@ -80,9 +83,14 @@ _DAY_S = 86400.0
     metavar="NAMES",
     default="",
     envvar="GIPFEL_OWN_PACKAGES",
-    help="Names of the site's own packages, such as 'acme-* @acme/*'; default: GIPFEL_OWN_PACKAGES.",
+    help="Names of packages that only the site publishes, such as 'acme-* @acme/*'; they are reported "
+    "where they may come from a public index; default: GIPFEL_OWN_PACKAGES.",
 )
-@click.option("--packages-only", is_flag=True, help="Leave out all files but those that describe packages.")
+@click.option(
+    "--packages-only",
+    is_flag=True,
+    help="In directories and images, judge only installed packages; skip models, notebooks and other files.",
+)
 @click.option("--no-cache", is_flag=True, help="Scan again what has not changed since the last scan.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def scan(
@@ -100,13 +108,13 @@ def scan(
     no_cache: bool,
     as_document: bool,
 ) -> int:
-    """Scan models, notebooks and images for code that loading runs, and known vulnerabilities.
+    """Scan models, notebooks and images for code that loading them would run, and for known vulnerabilities.
 
     Nothing is loaded or executed. Each file gets a verdict: plain (values only), needs code (loading it
     runs code of the named libraries), malicious, or not understood. Packages are read
     out of directories, SquashFS images and OCI archives, and compared with a local mirror of OSV.
-    All files are searched for keys, tokens, set-uid programs and files that every user can change, and the
-    distribution's support is looked up. What was not scanned is listed.
+    All files are searched for keys, tokens, set-uid programs and files that every user can change, and it
+    is looked up whether the image's Linux distribution is still supported. What was not scanned is listed.
 
     Results of files are kept in ~/.cache/gipfel/scans until the file or the rules change.
 

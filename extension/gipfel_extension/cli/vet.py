@@ -66,7 +66,7 @@ _WIDTH = 80
     "--min-nodes",
     type=click.IntRange(1, 65536),
     metavar="N",
-    help="Number of vetted nodes that must remain after exclude and shrink; by default all.",
+    help="Fewest nodes that must pass so that the job continues with them; by default all.",
 )
 @click.option(
     "--time-limit",

@@ -1,9 +1,9 @@
 """Read a SquashFS 4.0 image without mounting it, with bounded memory: blocks, tables, entries and contents.
 
 `SquashfsFile` opens an image, checks its superblock, and returns decompressed metadata, fragments and data
-blocks. `walk` yields files and directories sorted by path; names are bytes, as in the image. It refuses an
-image with circular directories, with names that lead out of the image, or with too many entries.
-Every length and position comes from an untrusted file and is checked before use.
+blocks. `walk` yields all entries: a directory's in the image's order, then those of its subdirectories; names
+are bytes, as in the image. It refuses an image with circular directories, with names that lead out of the
+image, or with too many entries. Every length and position is from an untrusted file and checked before use.
 Source: https://dr-emann.github.io/squashfs/squashfs.html
 """
 
@@ -237,7 +237,7 @@ class SquashfsFile:
 
     def _read(self, position: int, count: int) -> bytes:
         if position + count > self.superblock.bytes_used:
-            raise self.damaged("it points beyond its end")
+            raise self.damaged("a position in it lies beyond its end")
         try:
             data = os.pread(self._file.fileno(), count, position)
         except OSError as error:
@@ -272,7 +272,7 @@ def _decompress(compressor: str, data: bytes, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An entry of an image; its inode's own fields continue at `block` and `offset` of the inode table."""
+    """An entry of an image."""
 
     path: bytes
     kind: str
@@ -283,6 +283,7 @@ class Node:
     first_block: int = 0
     fragment: int = _NO_FRAGMENT
     fragment_offset: int = 0
+    #: Position of a file's list of block sizes in the inode table, or of a directory's listing in its table.
     block: int = 0
     offset: int = 0
 

@@ -1,4 +1,7 @@
-"""`Registry`, shared by the handlers: database, settings, recovery, and operations of several queries."""
+"""`Registry`, shared by the handlers: database, settings, recovery, and operations of several queries.
+
+Recovery drains nodes and returns them to service by rules, which say what is done after which reports.
+"""
 
 import logging
 import time
@@ -26,7 +29,7 @@ from .recovery import Backlog, Recovery
 from .rules import Rule
 from .settings import Settings
 
-# Time at shutdown to record a running step, such as a drain that has reached Slurm.
+# Seconds that shutdown waits for an action on a node to be recorded, such as a drain that Slurm has done.
 _PATIENCE_S = 5.0
 
 _log = logging.getLogger("gipfel-registry")
@@ -64,7 +67,7 @@ class Registry:
         self._backlog = Backlog(self._apply_rules)
 
     async def receive(self, report: SharedReport, sender: Sender) -> bool:
-        """Store a report, and queue its nodes for the rules; return False if it is already stored.
+        """Store a report, and queue its nodes for the recovery rules; return False if it is already stored.
 
         Raises
         ------
@@ -93,11 +96,11 @@ class Registry:
         return new
 
     async def wait_until_idle(self) -> None:
-        """Wait until the rules have been applied to all received reports."""
+        """Wait until the recovery rules have been applied to the nodes of all received reports."""
         await self._backlog.wait_until_idle()
 
     async def close(self) -> None:
-        """Stop applying rules; the remaining nodes are processed after their next report."""
+        """Stop applying the recovery rules; they are applied to the queued nodes after their next report."""
         await self._backlog.close(_PATIENCE_S)
 
     async def withdraw(self, reporter: str) -> int:

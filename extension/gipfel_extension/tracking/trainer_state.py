@@ -52,8 +52,8 @@ class Repeats:
     def restart(self) -> None:
         """Record that the file is read from its beginning again."""
         for name, series in self._read.items():
-            # If the file is replaced again during the second reading, it still repeats the first reading's
-            # values.
+            # If the file was replaced again before the second reading got as far as the first, its next
+            # reading still repeats the first: keep the longer series.
             if name not in self._earlier or series.count >= self._earlier[name].count:
                 self._earlier[name] = series
         self._read = {}
@@ -81,7 +81,10 @@ class Repeats:
         return found
 
     def finish(self) -> list[Scalar]:
-        """Return values held back by `filter`: new ones, if the file ended before it repeated all earlier."""
+        """Return the values that `filter` still holds back.
+
+        They are new, since the file ended before it had repeated all earlier values.
+        """
         found = [each for series in self._read.values() for each in series.waiting]
         for name, series in self._read.items():
             if series.waiting:
@@ -123,8 +126,12 @@ class TrainerStateReader:
         self._position = 0
         self.damaged = 0
 
-    def read(self, *, last: bool = False) -> list[Scalar] | None:  # noqa: ARG002 - a state is whole
-        """Return the next values that were logged since the last call; None where there are none."""
+    def read(self, *, last: bool = False) -> list[Scalar] | None:  # noqa: ARG002
+        """Return the new values of up to 10 000 entries; None if there are no further entries.
+
+        The next call continues after them. `last` has no effect: it makes other readers take an incomplete
+        last line, which a state does not have.
+        """
         if not self._content and not self._open_newest():
             return None
         found: list[Scalar] = []

@@ -41,7 +41,7 @@ def scan_target(target: Path, digests: Path | None, index: PackageIndex, *, pack
         )
     packages = _packages(target, image=image)
     if packages_only:
-        line = one_line(f"All files of {shown(str(target))} but those that describe packages.")
+        line = one_line(f"All files of {shown(str(target))} except those that list installed packages.")
         return packages.model_copy(update={"not_scanned": (line,)})
     digest = Digest(target, digests) if image else None
     tree = TreeScan(index)

@@ -1,4 +1,7 @@
-"""Values of pickles that hold only plain values; nothing is imported, called or executed."""
+"""Values of pickles that hold only plain values, such as the dumps of PyTorch's flight recorder.
+
+Nothing is imported, called or executed.
+"""
 
 import pickletools
 import re
@@ -8,16 +11,16 @@ from itertools import repeat
 from typing import Any
 
 MAX_BYTES = 64 << 20
-#: Larger pickles are rejected; a dump of 20 000 calls with their stacks has three million opcodes.
+#: Larger pickles are rejected; a dump of 20 000 collectives with their stacks has three million opcodes.
 _MAX_OPCODES = 5_000_000
 _LARGEST = 1 << 63
 _NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 _STOP = ord(".")
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _I32, _F64 = struct.Struct("<i"), struct.Struct(">d")
-#: One opcode that pushes a plain value (BINGET, integers, None, booleans, floats), and a value: one of these,
-#: a short tuple, or a list of such values or lists. Atomic, so that damaged files are not tried in several
-#: ways.
+#: Regular expressions of one opcode that pushes a plain value (BINGET, integers, None, booleans, floats), and
+#: of a value: such an opcode, a tuple of up to three, or a list of them or of lists of them. The groups are
+#: atomic, so that damaged files cause no backtracking.
 _SCALAR = (
     rb"(?>h.|K.|M.{2}|J.{4}|j.{4}|N|\x88|\x89|G.{8}|\x8a(?:\x00|\x01.|\x02.{2}|\x03.{3}|\x04.{4}|\x05.{5}"
     rb"|\x06.{6}|\x07.{7}|\x08.{8}))"
@@ -27,7 +30,8 @@ _TUPLE = _SCALAR + rb"(?:\x85|" + _SCALAR + rb"(?:\x86|" + _SCALAR + rb"\x87))"
 _LIST = rb"\](?:\((?:" + _SCALAR + rb"|" + _FLAT + rb")*+e)?"
 _VALUE = rb"(?>" + _TUPLE + rb"|" + _SCALAR + rb"|" + _LIST + rb"|\))"
 _PAIR = re.compile(rb"(h.|j.{4})(" + _VALUE + rb")", re.DOTALL)
-#: Smaller dictionaries are not worth it; entries of different versions or operations have few shapes.
+#: Fewest keys for which matching a dictionary as a whole (`similar`) saves time, and number of shapes (keys
+#: in their order) that are kept; the entries of a dump have few.
 _LEAST_KEYS, _MOST_SHAPES = 8, 4
 
 
@@ -103,11 +107,13 @@ class _Machine:
         raise ValueError("it has more opcodes than a dump can have")
 
     def similar(self, start: int) -> int:
-        """Push a dictionary whose keys and values are plain and already known; return its end, or 0 if not.
+        """Push the dictionary that begins at `start`, and return the position after it.
+
+        If it is small or has other than plain values, change nothing and return 0.
 
         Entries of a dump have the same keys in the same order, and mostly the same values: the bytes of one
-        are matched as a whole, and equal bytes are decoded once. No opcode can change such values later,
-        since they are neither on the stack nor in the memo.
+        are matched as a whole, and equal bytes are decoded once. Dictionaries can share decoded values: no
+        later opcode can change these, since they are neither on the stack nor in the memo.
         """
         for place, (shape, keys) in enumerate(self.shapes):
             if found := shape.match(self.content, start):
@@ -118,7 +124,7 @@ class _Machine:
         return self._learn(start)
 
     def _learn(self, start: int) -> int:
-        """Push a dictionary of plain values, and keep its shape for the next; return its end, or 0 if not."""
+        """Do the same as `similar` for a dictionary of a new shape, and keep the shape for the next ones."""
         if self.content[start + 1 : start + 2] != b"(":
             return 0
         keys, values, parts, at = [], [], [rb"\}\("], start + 2
@@ -140,7 +146,7 @@ class _Machine:
     def remember(self, index: int, value: Any) -> None:
         """Give a value a number in the memo."""
         if index in self.memo:
-            # A number that stands for another value from now on.
+            # The number refers to another value from now on.
             self.shapes.clear()
             self.values.clear()
         self.memo[index] = value
@@ -184,7 +190,7 @@ class _Values(dict[bytes, Any]):
         self._machine = machine
 
     def __missing__(self, raw: bytes) -> Any:
-        # Of one opcode: a tuple begins with the same bytes, and is longer.
+        # Single numbers; their size distinguishes them from tuples, which begin with the same opcode.
         code, size = raw[0], len(raw)
         if code == 0x4B and size == 2:
             return raw[1]

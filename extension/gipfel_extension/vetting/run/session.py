@@ -1,4 +1,4 @@
-"""Session: a whole vetting run, or the agent of one task in it."""
+"""Run a whole vetting (`vet`), or the agent of one of its tasks (`run_agent`)."""
 
 import contextlib
 import signal
@@ -41,11 +41,12 @@ class VettingOptions(Frozen):
     Parameters
     ----------
     min_nodes
-        Number of vetted nodes that must remain; None for all.
+        Fewest nodes that must pass so that the job continues with them; None for all.
     time_limit_s
         Seconds for the whole run; None for the protocol's limit.
     skip_vetted_s
-        A node that this protocol vetted within these seconds skips its own checks; 0 to skip none.
+        A node that passed this protocol within these seconds is only checked together with others, not alone
+        again; 0 to skip none.
     resubmits
         How often a job may be resubmitted.
     """
@@ -71,6 +72,7 @@ def run_agent(location: Location, environment: Mapping[str, str]) -> int:
     agent = Agent(
         partial(Rendezvous.read, location.rendezvous(folder)),
         node=location.node,
+        # A second task on this node only waits for the end.
         redundant=location.redundant,
         environment=environment,
     )
@@ -90,10 +92,12 @@ def vet(
     environment: Mapping[str, str],
     show: Callable[[VettingReport], None] = lambda _: None,
 ) -> Session:
-    """Vet the nodes of a location and return the session, even if nodes fail.
+    """Vet the nodes of a location; return the report and the run folder, even if nodes fail.
 
     Parameters
     ----------
+    location
+        The step, job or machine in which this process runs.
     show
         Called with the report whenever it has been written.
 
@@ -290,7 +294,7 @@ def _recorded_signals(signals: list[int]) -> Iterator[None]:
 
 
 def checked_location(environment: Mapping[str, str]) -> Location:
-    """Return the location of this process, after checking that its node is one of the step's.
+    """Return the step, job or machine in which this process runs; check that its node is one of the step's.
 
     Raises
     ------
