@@ -226,9 +226,9 @@ def test_a_users_server_may_send_for_them(hub: HubProcess, api: Callable[[str], 
         "e = HistoryEntry(node='nid003', check='dns', type='dns', scope='node', verdict='pass')\n"
         "when = {'started_ns': n, 'ended_ns': n}\n"
         "r = VettingRecord(cluster='alps', job='1', protocol='quick', entries=(e,), **when)\n"
-        "print(share_record(r))\n"
+        "print(share_record(r, environment=os.environ))\n"
         "os.environ['GIPFEL_SHARE_VETTING'] = 'yes'\n"
-        "print(share_record(r))\n"
+        "print(share_record(r, environment=os.environ))\n"
     )
     try:
         with user.kernel() as kernel:

@@ -67,6 +67,6 @@ export function detailsOf(document: ILaunchDocument): ILaunchDetails {
     traceback: document.traceback ?? '',
     failedRank: document.failure?.rank ?? null,
     folder: document.folder ?? '',
-    losses: document.training_curve?.losses?.map(([, loss]) => loss) ?? []
+    losses: document.training_curve?.losses.map(([, loss]) => loss) ?? []
   };
 }
