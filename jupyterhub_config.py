@@ -214,12 +214,7 @@ roles.append({"name": "server", "scopes": server_scopes})
 # decide about bad nodes. It receives a user's results only with that user's consent. As configured here it
 # drains no nodes; extension/gipfel_extension/registry/README.md explains how to allow that.
 if os.environ.get("GIPFEL_REGISTRY"):
-    from gipfel_extension.registry.settings import (
-        CUSTOM_SCOPES,
-        OPERATE_SCOPE,
-        VOUCH_SCOPE,
-        WRITE_SCOPE,
-    )
+    from gipfel_extension.registry.settings import CUSTOM_SCOPES, OPERATE_SCOPE, VOUCH_SCOPE, WRITE_SCOPE
 
     name, registry_port = "gipfel-registry", int(stored("registry_port", str(free_ports(hub_ip)[0])))
     settings = os.environ.get("GIPFEL_REGISTRY_CONFIG", "")

@@ -42,9 +42,7 @@ def url(*, name: str) -> int:
 
 @click.command(epilog=examples("gipfel service token board"))
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--header", is_flag=True, help="As a header that curl reads from a file: Authorization: Bearer …"
-)
+@click.option("--header", is_flag=True, help="As a header for curl to read: Authorization: Bearer …")
 @click.option(
     "--expires",
     type=click.IntRange(60, 366 * 86400),
@@ -257,16 +255,14 @@ def how_to_connect(folder: Path) -> tuple[str, ...]:
 @click.option("--image", metavar="NAME@sha256:…", help="Image of a registry; by default that of the EDF.")
 @click.option("--edf", default="", metavar="FILE|NAME", help="The environment; by default the blueprint's.")
 @click.option(
-    "--namespace",
-    metavar="NS",
-    help="An existing namespace; by default the manifests create one for the service, with a ResourceQuota.",
+    "--namespace", metavar="NS", help="An existing namespace; by default a new one with a ResourceQuota."
 )
 @click.option("--host", metavar="HOST", help="Host name of its URL; by default it has none.")
 @click.option("--login", metavar="URL", help="An oauth2-proxy, which the Ingress asks about each request.")
 @click.option("--without-login", is_flag=True, help="All who reach the host may use it.")
 @click.option("--gateway", metavar="NS/NAME", help="An HTTPRoute of this Gateway instead of an Ingress.")
 @click.option(
-    "--ingress-namespace", metavar="NS", help="Namespace of the Ingress controller; by default ingress-nginx."
+    "--ingress-namespace", metavar="NS", help="Of the Ingress controller; by default ingress-nginx."
 )
 @click.option(
     "--storage",

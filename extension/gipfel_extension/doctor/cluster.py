@@ -10,13 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gipfel_cluster.broker.client import send_request_sync
-from gipfel_cluster.broker.messages import (
-    Answer,
-    FactsAnswer,
-    FactsRequest,
-    PartitionsRequest,
-    broker_socket,
-)
+from gipfel_cluster.broker.messages import Answer, FactsAnswer, FactsRequest, PartitionsRequest, broker_socket
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.scheduler.protocol import Partition

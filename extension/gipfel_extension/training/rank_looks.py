@@ -39,8 +39,7 @@ _PY_SPY_S = 30.0
 _SIGNAL_S = 8.0
 #: Seconds without growth after which the file of stacks is complete: faulthandler writes line by line.
 _SETTLE_S = 0.3
-#: Seconds between two checks of that file.
-_LOOK_S = 0.05
+_LOOK_S = 0.05  # between two checks of that file
 #: Seconds for which a rank waits for the word that py-spy failed and that it has to sample itself.
 _FALLBACK_S = 20.0
 _MOST_STACK_BYTES = 4 << 20

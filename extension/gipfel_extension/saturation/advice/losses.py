@@ -9,16 +9,7 @@ import numpy as np
 from ..levels import Flags, host_of, known_mean
 from ..result import Trace
 from ..settings import LOSSES
-from .model import (
-    ANY,
-    Advice,
-    AdviceContext,
-    Applicability,
-    Knob,
-    at_least,
-    gain_in_points,
-    uuids_of,
-)
+from .model import ANY, Advice, AdviceContext, Applicability, Knob, at_least, gain_in_points, uuids_of
 
 #: Metrics that show whether anything ran: evidence of every loss of time.
 RUNNING = ("GPU_UTIL", "GR_ENGINE_ACTIVE", "SM_ACTIVE")

@@ -20,14 +20,7 @@ from gipfel_cluster.namespaces import die_with_parent
 from gipfel_cluster.process.tree import adopt_orphans, descendants
 
 from ..check import CheckContext, Host
-from ..children import (
-    Child,
-    LocalProbes,
-    probe_answer,
-    python_for_probes,
-    start_function,
-    start_probe,
-)
+from ..children import Child, LocalProbes, probe_answer, python_for_probes, start_function, start_probe
 from ..gpus import Nvml
 from ..model import CheckResult
 from ..one_check import run_check
