@@ -249,8 +249,7 @@ def how_to_connect(folder: Path) -> tuple[str, ...]:
 @click.option(
     "--profile",
     type=click.Choice(["plain", "cscs", "slurm-bridge"]),
-    help="Whose names of storage classes, Ingress class and scheduler are used: the cluster's own defaults "
-    "(plain, the default), those of CSCS, or those of SchedMD's slurm-bridge.",
+    help="Names of storage classes, Ingress class and scheduler: plain (default), CSCS's, or slurm-bridge's.",
 )
 @click.option("--image", metavar="NAME@sha256:…", help="Image of a registry; by default that of the EDF.")
 @click.option("--edf", default="", metavar="FILE|NAME", help="The environment; by default the blueprint's.")
