@@ -98,7 +98,7 @@ class Board:
         return state
 
     def answers(self) -> bool:
-        """Whether the service answers its owner at its URL."""
+        """Return whether a request of the owner to the service's URL succeeds."""
         return self.owner.request("board/").status_code == 200
 
     @property

@@ -1,4 +1,4 @@
-"""What the flight recorder's dumps say of whole jobs: simulated ones, made hangs and real jobs of gloo."""
+"""Findings from dumps of whole jobs: simulated ones, hangs made on purpose, and real jobs with gloo."""
 
 import os
 import subprocess

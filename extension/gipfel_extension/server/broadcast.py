@@ -54,7 +54,7 @@ class FeedUpdate:
 
 @dataclass
 class Pending:
-    """What a page has not been sent yet; ``lost`` is true if older updates were dropped."""
+    """Updates that have not been sent to a page yet; ``lost`` is true if older ones were dropped."""
 
     updates: list[FeedUpdate] = field(default_factory=list)
     lost: bool = False

@@ -190,7 +190,7 @@ def network_document(folder: Path) -> dict[str, Any]:
         connections=shown,
         gated=gate.used,
         gate=destinations,
-        # Who ended the network of the gates, and why; empty if nobody has.
+        # The user who cut the network at the gates, and the reason; empty if it was not cut.
         closed=gate.closed,
         left_out=len(rows) - len(shown) + len(gate.rows) - len(destinations),
         notes=[*(record.notes if record else ()), *damaged],

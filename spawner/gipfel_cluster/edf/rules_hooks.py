@@ -227,7 +227,7 @@ def read_only_hook(context: LintContext) -> Iterator[Mistake]:
     fix='Add com.hooks.ssh.authorize_ssh_key = "/absolute/path/of/key.pub".',
 )
 def ssh_without_key(context: LintContext) -> Iterator[Mistake]:
-    """Find an ssh hook without a key: nobody could log in."""
+    """Find an ssh hook without a key, with which no user could log in."""
     name = "com.hooks.ssh.authorize_ssh_key"
     is_refused = f"annotations.{name}" in context.failed_keys
     if context.hook_is_enabled("ssh") and not context.annotation(name).startswith("/") and not is_refused:

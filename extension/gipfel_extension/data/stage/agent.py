@@ -248,7 +248,7 @@ class NodeStore:
                 if error.errno not in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
                     raise
                 os.ftruncate(descriptor, item.size)
-        # Write the description while there is still space; nobody reads it before the file `data` exists.
+        # Write the description now, while there is space; it is not read before the file `data` exists.
         describe_path(content, item.path, item.size, item.mtime_ns, self._job)
         return FileCopy(item, file, complete=complete)
 
