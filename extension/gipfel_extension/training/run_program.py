@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+_COMMUNICATION_END_S = 0.1
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slower to import
 sys.path.insert(0, FOLDER)
 files = importlib.import_module("gipfel_rank_files")
@@ -42,6 +43,7 @@ def run_user() -> int:
     finally:
         sys.stdout.flush()
         profile()
+        _wait_for_communication_threads()
     return 0
 
 
@@ -55,6 +57,16 @@ def arm() -> None:
     armed = hooks.arm_step_hooks(os.environ)
     after_s = float(files.attempt().get("hang_after_s", 300.0))
     files.load("rank_requests").RankWatch(FOLDER, armed, dump_flight_recorder, after_s).start()
+
+
+def _wait_for_communication_threads() -> None:
+    """Let torch's communication threads drop their last tensors, for which they need the interpreter.
+
+    One of gloo's threads that asks for it while Python ends aborts a rank that has done all its work
+    (https://github.com/pytorch/pytorch/pull/179291).
+    """
+    if "torch.distributed" in sys.modules:
+        time.sleep(_COMMUNICATION_END_S)
 
 
 def dump_flight_recorder() -> None:
