@@ -23,8 +23,8 @@ import websocket
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "parts"))
 
-from lab_server import TOKEN, LabServer, lab_server  # noqa: E402
 from many_nodes import devices_of, node_samples  # noqa: E402
+from measured_server import TOKEN, MeasuredServer, measured_server  # noqa: E402
 
 from gipfel_cluster.runs import RunFolder  # noqa: E402
 from gipfel_extension.telemetry.live import LiveReader, Tick  # noqa: E402
@@ -47,7 +47,7 @@ def main() -> int:
         sockets.mkdir(0o700)
         receiver, endpoint, keys = _receiver(sockets, ends)
         job = {"GIPFEL_RUN": str(run.path), "GIPFEL_SOCKETS": str(sockets), "GIPFEL_NODE": "nid0000"}
-        server = ends.enter_context(lab_server(folder / "lab", "gipfel_extension", job))
+        server = ends.enter_context(measured_server(folder / "lab", "gipfel_extension", job))
         ended = threading.Event()
         ends.callback(ended.set)
         threading.Thread(target=_look, args=(server, ended.is_set), daemon=True).start()
@@ -94,7 +94,7 @@ def _receiver(sockets: Path, ends: ExitStack) -> tuple[psutil.Process, str, FanI
 
 
 def _stream(
-    server: LabServer, receiver: psutil.Process, sockets: Path, endpoint: str, keys: FanInKeys
+    server: MeasuredServer, receiver: psutil.Process, sockets: Path, endpoint: str, keys: FanInKeys
 ) -> tuple[float, int, int, int]:
     """Cores, ticks sent and heard since the start of the measurement, and ticks dropped."""
     senders = [FanInSender(endpoint, keys) for _ in range(NODES)]
@@ -138,7 +138,7 @@ def _hear(sockets: Path, found: set[tuple[str, int]], ended: Callable[[], bool])
                 found.add((tick.origin.node, tick.seq))
 
 
-def _look(server: LabServer, ended: Callable[[], bool]) -> None:
+def _look(server: MeasuredServer, ended: Callable[[], bool]) -> None:
     address = server.websocket("gipfel/saturation/stream")
     page = websocket.create_connection(address, timeout=120, header=[f"Authorization: token {TOKEN}"])
     with suppress(websocket.WebSocketException, OSError):

@@ -19,7 +19,7 @@ import websocket
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "parts")]
 
-from lab_server import TOKEN, LabServer, lab_server  # noqa: E402
+from measured_server import TOKEN, MeasuredServer, measured_server  # noqa: E402
 from nvml_stand_in import NAME, build, environment  # noqa: E402
 
 PEER = "jupyterlab-nvdashboard==0.15.0"
@@ -42,14 +42,14 @@ def main() -> int:
         (folder / "library").mkdir()
         stand_in = environment(build(folder / "library"), gpus=GPUS)
         peer = {**stand_in, "PYTHONPATH": str(site)}
-        with lab_server(folder / "theirs", "jupyterlab_nvdashboard", peer) as server:
+        with measured_server(folder / "theirs", "jupyterlab_nvdashboard", peer) as server:
             theirs, _ = _cores(
                 server,
                 [f"nvdashboard/{chart}" for chart in _CHARTS],
                 '{"updateFrequency": 1000, "isPaused": false}',
             )
         options = ("--GipfelExtension.interval=1.0",)
-        with lab_server(folder / "ours", "gipfel_extension", stand_in, *options) as server:
+        with measured_server(folder / "ours", "gipfel_extension", stand_in, *options) as server:
             ours, recorder = _cores(server, ["gipfel/saturation/stream"], "")
     rows = [
         _row(f"server's CPU, 10 pages x 16 GPUs at 1 Hz ({NAME})", ours, theirs, BOUND),
@@ -60,7 +60,7 @@ def main() -> int:
     return 0 if all(row["holds"] for row in rows) else 1
 
 
-def _cores(server: LabServer, paths: list[str], first: str) -> tuple[float, float]:
+def _cores(server: MeasuredServer, paths: list[str], first: str) -> tuple[float, float]:
     """Cores that the server takes while pages look, and those of its recorder."""
     ended = threading.Event()
     heard: list[int] = []

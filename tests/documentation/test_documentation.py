@@ -124,9 +124,7 @@ def test_modules_that_tests_share_have_names_of_their_own():
     for folder in settings["pythonpath"]:
         for path in (ROOT / folder).glob("*.py"):
             if not path.stem.startswith(("test_", "conftest")):
-                first = found.setdefault(path.stem, folder)
-                # Benchmarks are programs: each finds its own parts first.
-                assert folder in (first, "tests/bench", "tests/bench/parts"), path
+                assert found.setdefault(path.stem, folder) == folder, path
 
 
 def test_no_committed_file_names_a_registry_or_a_machine():

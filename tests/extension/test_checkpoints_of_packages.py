@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench" / "parts"))
 
 from peer_environment import PEERS
 

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from diagnosis_steps import START_NS, work
 
 from gipfel_extension.cli import main

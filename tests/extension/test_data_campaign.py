@@ -1,14 +1,9 @@
 """A reduced sample of the campaign of large data sets."""
 
 import shutil
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
 
 import packing
+import pytest
 
 
 @pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")

@@ -2,16 +2,10 @@
 
 import importlib
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
-
 from diagnosis_steps import START_NS, roles, table, work
 from event_bytes import event, frame, simple
 from recorder_process import TwoClocks

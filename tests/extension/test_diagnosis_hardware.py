@@ -1,13 +1,7 @@
 """Why a rank is slow, from samples of its GPU beside its peers': on made samples, no claim about a GPU."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from diagnosis_steps import START_NS, roles, table, work
 from saturation_tables import gpu
 from saturation_tables import table as samples_table

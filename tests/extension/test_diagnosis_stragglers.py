@@ -1,18 +1,12 @@
 """Diagnosis of stragglers: verdicts in their order, and none without a group of equal role."""
 
 import importlib
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from diagnosis_steps import START_NS, roles, table, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
-
-from diagnosis_steps import START_NS, roles, table, work
 from intervals import wilson
 
 from gipfel_extension.diagnosis import Roles, diagnose

@@ -3,12 +3,12 @@
 import http.server
 import json
 import os
-import sys
 import threading
 import zipfile
 from functools import partial
 from pathlib import Path
 
+import package_images as images
 import pytest
 
 from gipfel_cluster.model import GipfelError
@@ -16,10 +16,6 @@ from gipfel_extension.cli import main
 from gipfel_extension.gate.advisories.update import update_mirror
 from gipfel_extension.gate.model import Package
 from gipfel_extension.images.sbom import bill_of_materials
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import package_images as images
 
 RECORD = images.advisory("A", "PyPI", "x", {"introduced": "0"}, {"fixed": "2"})
 

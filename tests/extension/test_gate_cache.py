@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import model_zoo as zoo
+import package_images as images
 import pytest
 
 from gipfel_cluster.image_digest import cached_digest
@@ -14,11 +16,6 @@ from gipfel_extension.cli import main
 from gipfel_extension.gate.kept import KeptScan, KeptScans, file_key
 from gipfel_extension.gate.scan import targets
 from gipfel_extension.gate.scan.cache import Digest, ScanCache
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import model_zoo as zoo
-import package_images as images
 
 INTRODUCED = {"introduced": "0"}
 

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import time
 from datetime import date
 from pathlib import Path
 
+import model_zoo as zoo
+import package_images as images
 import pytest
 
 from gipfel_extension.cli import main
@@ -19,11 +20,6 @@ from gipfel_extension.gate.contents.entries import Unreadable, squashfs_entries,
 from gipfel_extension.gate.contents.scan import ContentScan
 from gipfel_extension.gate.contents.support import last_day, support_finding, unknown_support
 from gipfel_extension.gate.scan.targets import read_exceptions
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import model_zoo as zoo
-import package_images as images
 
 needs_squashfs = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="needs squashfs-tools")
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmU\n-----END OPENSSH"

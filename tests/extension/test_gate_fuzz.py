@@ -4,23 +4,18 @@ import gzip
 import io
 import shutil
 import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
 
+import package_images as images
 import pytest
+import scanning
 
 from gipfel_extension.gate.advisories.mirror import Mirror
 from gipfel_extension.gate.contents.scan import ContentScan
 from gipfel_extension.gate.model import Package
 from gipfel_extension.gate.scan.targets import scan_targets
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "campaigns"))
-
-import package_images as images
-import scanning
 
 
 def test_damaged_files_never_raise_hang_or_run(tmp_path):

@@ -5,22 +5,18 @@ import os
 import pickle
 import random
 import struct
-import sys
 import time
 import zipfile
 import zlib
 from pathlib import Path
 
+import model_zoo as zoo
 import pytest
 
 from gipfel_extension.cli import main
 from gipfel_extension.gate.models.scan_stream import scan_file
 from gipfel_extension.gate.models.streams import Budget
 from gipfel_extension.gate.models.tree import TreeScan
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import model_zoo as zoo
 
 ALL = {**zoo.BENIGN, **zoo.HOSTILE}
 CANARY = Path("/tmp/gipfel-gate-canary")

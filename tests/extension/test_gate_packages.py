@@ -5,9 +5,10 @@ import random
 import shutil
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
+import model_zoo
+import package_images as images
 import pytest
 
 from gipfel_extension.cli import main
@@ -18,11 +19,6 @@ from gipfel_extension.gate.model import Package
 from gipfel_extension.gate.packages.images import image_files
 from gipfel_extension.gate.packages.inventory import Inventory
 from gipfel_extension.gate.scan.targets import scan_targets
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import model_zoo
-import package_images as images
 
 INTRODUCED = {"introduced": "0"}
 

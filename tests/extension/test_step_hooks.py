@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench" / "parts"))
-
 from peer_environment import PEERS
 
 from gipfel_extension.diagnosis.steps import steps_of_run

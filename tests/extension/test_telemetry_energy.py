@@ -2,15 +2,11 @@
 
 import json
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from nvml_fake import FakeNvml, SetClock
 from saturation_tables import gpu, host, table
 

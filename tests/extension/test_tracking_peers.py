@@ -6,13 +6,9 @@ a package can't be installed.
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench" / "parts"))
-
 from event_bytes import event, frame, simple
 from peer_environment import peer_python
 from test_tracking_tensorboard import read_all

@@ -1,17 +1,12 @@
 """The hub's home in a real hub with tiny servers: cards, earlier sessions, requests of its buttons."""
 
 import json
-import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from hub_servers import environment, start, until
 
 PAGES = ("import gipfel_spawner", "c.JupyterHub.template_paths = [gipfel_spawner.HUB_TEMPLATES]")

@@ -18,7 +18,7 @@ _START_S = 90.0
 
 
 @dataclass(frozen=True)
-class LabServer:
+class MeasuredServer:
     """A running server; `url` ends with a slash."""
 
     process: subprocess.Popen[bytes]
@@ -40,9 +40,9 @@ class LabServer:
 
 
 @contextmanager
-def lab_server(
+def measured_server(
     folder: Path, extension: str, environment: Mapping[str, str], *options: str
-) -> Iterator[LabServer]:
+) -> Iterator[MeasuredServer]:
     """Start a server with one extension; it ends with the block."""
     for name in ("home", "root", "runtime"):
         (folder / name).mkdir(parents=True)
@@ -59,7 +59,7 @@ def lab_server(
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env={**kept, **environment, **own}, stdout=log, stderr=log)
     try:
-        yield LabServer(process, _address(folder, process))
+        yield MeasuredServer(process, _address(folder, process))
     finally:
         process.terminate()
         try:
