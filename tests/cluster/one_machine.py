@@ -151,9 +151,9 @@ class OneMachine:
 
     def start_now(self, job_id: str) -> None:
         """Let a job start without the two minutes for which Slurm holds one that was requeued."""
-        if "PENDING" in self.call(["squeue", "--noheader", "--jobs", job_id, "--format", "%T"]):
-            # It may have started since it was requested, and is then nothing that can start earlier.
-            with contextlib.suppress(GipfelError):
+        # It may have started or ended meanwhile, and is then nothing that can start earlier.
+        with contextlib.suppress(GipfelError):
+            if "PENDING" in self.call(["squeue", "--noheader", "--jobs", job_id, "--format", "%T"]):
                 self.call(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
 
     def call(self, argv: Sequence[str], *, user: str = "", limit_s: float = 15) -> str:
