@@ -1,21 +1,25 @@
-"""Server extension: its configuration, and startup and shutdown of the objects that the routes use."""
+"""Server extension: its configuration, its start and its end.
+
+Nothing here imports what only the routes need: the server answers first.
+"""
 
 import asyncio
-import os
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from jupyter_server.extension.application import ExtensionApp
+from tornado.web import Application
 from traitlets import Dict, Float, List, Unicode
 
-from gipfel_cluster.model import GipfelError
+from .routes import add_routes, preload_routes
 
-from .routes import ROUTES
-from .server.activity import ActivityMonitor
-from .server.job_tabs import ClusterAround
-from .server.lifetime import LifetimeSettings, ServerLifetime, hub_connection
-from .server.telemetry import ServerTelemetry
-from .server.vetting import ServerVetting
-from .topology.cluster import PROMETHEUS_QUERIES
+if TYPE_CHECKING:
+    from .server.components import ServerComponents
+
+#: In this time the hub sees that the server answers.
+_COMPONENTS_AFTER_S = 0.3
+#: In this time the browser gets the page.
+_PRELOAD_AFTER_S = 1.0
 
 
 class GipfelExtension(ExtensionApp):
@@ -73,54 +77,32 @@ class GipfelExtension(ExtensionApp):
     ).tag(config=True)
     cluster_queries = Dict(
         value_trait=Unicode(),
-        default_value=dict(PROMETHEUS_QUERIES),
         help="PromQL of the numbers of nodes (allocated, idle, down) and jobs (running, pending) there. "
-        "Default: the names of the Prometheus exporter for Slurm.",
+        "Default: empty, which means the names of the Prometheus exporter for Slurm.",
     ).tag(config=True)
 
-    _reporting: asyncio.Task[None] | None = None
+    _components: "ServerComponents | None" = None
+    _starting: asyncio.Task[None] | None = None
 
-    def initialize_settings(self) -> None:
-        """Create the objects that the routes use; they start once the event loop runs."""
-        self.telemetry = ServerTelemetry(
-            interval=self.interval,
-            sources=tuple(self.sources) or ("host",),
-            environment=dict(os.environ),
-            log=self.log,
-            advice_hold_s=self.advice_hold,
-        )
-        self.settings["gipfel"] = self.telemetry
-        self.settings["gipfel_cluster"] = ClusterAround(
-            dict(os.environ), self.cluster_prometheus, self.cluster_queries
-        )
-        self.settings["gipfel_vetting"] = ServerVetting({})
-        self.activity = ActivityMonitor(self.settings, self.telemetry)
-        self.lifetime = self.settings["gipfel_lifetime"] = ServerLifetime(
-            settings=LifetimeSettings(
-                notices=tuple(minutes * 60 for minutes in self.time_left_notices),
-                report_interval=self.report_interval,
-                orphan_grace=self.orphan_grace,
-            ),
-            hub=hub_connection(os.environ),
-            job_end=self._job_end,
-            indicators=self.activity.indicators,
-            stop_server=self._stop_server,
-            log=self.log,
-            gpu_threshold=self.gpu_threshold,
-        )
+    @property
+    def _web_app(self) -> Application:
+        if self.serverapp is None:
+            raise RuntimeError("The extension is not linked to a server yet.")
+        found: Application = self.serverapp.web_app
+        return found
 
     def initialize_handlers(self) -> None:
         """Add the routes."""
-        self.handlers.extend([(rf"/{path}/?", handler) for path, handler in ROUTES])
+        add_routes(self._web_app, self._web_app.settings["base_url"], self.components)
 
-    async def _job_end(self) -> float | None:
-        """Return the end of the job as its node knows it, in seconds since 1970."""
-        try:
-            run, _ = await self.telemetry.ensure_started()
-        except GipfelError:
-            return None
-        ends = (await asyncio.to_thread(run.describe))["ends_ns"]
-        return None if ends is None else ends / 1e9
+    def components(self) -> "ServerComponents":
+        """Return what the routes use; the first call creates it."""
+        if self._components is None:
+            from .server.components import ServerComponents  # noqa: PLC0415 - delays the start
+
+            traits = {name: getattr(self, name) for name in self.class_own_traits(config=True)}
+            self._components = ServerComponents(traits, self._web_app.settings, self.log, self._stop_server)
+        return self._components
 
     def _stop_server(self, reason: str) -> None:
         self.log.critical("%s", reason)
@@ -128,17 +110,23 @@ class GipfelExtension(ExtensionApp):
             self.serverapp.stop(from_signal=True)
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:  # noqa: ARG002
-        self.activity.watch_saving()
-        self._reporting = asyncio.ensure_future(self.lifetime.run())
+        self._starting = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> None:
         try:
-            await self.telemetry.ensure_started()
-        except GipfelError as error:
-            # The server starts without plots; the panel shows the same message.
-            self.log.error("%s", error)
+            await asyncio.sleep(_COMPONENTS_AFTER_S)
+            # In a thread, so that the server answers meanwhile.
+            await asyncio.to_thread(import_module, f"{__package__}.server.components")
+            await self.components().start()
+            await asyncio.sleep(_PRELOAD_AFTER_S)
+            await asyncio.to_thread(preload_routes)
+        except Exception:
+            self.log.exception("Gipfel's part of this server did not start")
+            raise
 
     async def stop_extension(self) -> None:
         """Stop the recorders and the feed."""
-        if self._reporting is not None:
-            self._reporting.cancel()
-        await self.settings["gipfel_vetting"].stop()
-        await self.telemetry.stop()
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._components is not None:
+            await self._components.stop()

@@ -18,7 +18,7 @@ from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 from traitlets import Bool, default
 
-from gipfel_cluster.job.hub import report_port
+from gipfel_cluster.hub_requests import report_port
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.runtime.kernel_launch import with_private_sockets

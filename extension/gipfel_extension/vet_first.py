@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gipfel_cluster.hub_requests import post_to_hub
 from gipfel_cluster.job import MAX_ROWS, NodeProgress, VettingProgress
-from gipfel_cluster.job.hub import post_to_hub
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.excluded_nodes import exclude_nodes, remaining_variables
 from gipfel_cluster.scheduler.notation import fold_hostlist

@@ -16,7 +16,7 @@ import urllib.error
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gipfel_cluster.job.hub import open_hub
+from gipfel_cluster.hub_requests import open_hub
 from gipfel_cluster.process.tree import end_with_parent
 
 _ANSWER_S = 60.0

@@ -2,7 +2,7 @@
 
 import re
 
-from gipfel_cluster.job.hub import ServiceOffer
+from gipfel_cluster.job.service_orders import ServiceOffer
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import Association, Choices, Partition, Reservation
 from gipfel_spawner.form.options import UserOptions

@@ -34,6 +34,7 @@ from ..telemetry.sources.file_systems import CLASSES
 from ..telemetry.store.overview import read_overview
 from ..topology.cluster import (
     CLUSTER_FILE,
+    PROMETHEUS_QUERIES,
     ClusterState,
     OwnJob,
     SlurmAnswers,
@@ -292,7 +293,7 @@ class ClusterAround:
     prometheus
         Address of the site's Prometheus; if empty, ``sinfo`` and ``squeue`` are used.
     queries
-        PromQL queries by the name of what they count.
+        PromQL queries by the name of what they count; if empty, `PROMETHEUS_QUERIES`.
     clock
         Function that returns monotonic seconds.
     """
@@ -306,7 +307,7 @@ class ClusterAround:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._environment = environment
-        self._prometheus, self._queries = prometheus, dict(queries or {})
+        self._prometheus, self._queries = prometheus, dict(queries or PROMETHEUS_QUERIES)
         self._clock = clock
         self._lock = threading.Lock()
         self._tried_s = -_QUERY_S

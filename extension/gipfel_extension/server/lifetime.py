@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
-from gipfel_cluster.job.hub import open_hub
+from gipfel_cluster.hub_requests import open_hub
 from gipfel_cluster.model import Frozen, GipfelError
 
 from .activity import Idleness, Indicators

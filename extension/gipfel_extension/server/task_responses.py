@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from gipfel_cluster.job.hub import ServiceOffer
+from gipfel_cluster.job.service_orders import ServiceOffer
 from gipfel_cluster.scheduler.slurm_usage import QuotaSection
 from gipfel_cluster.workloads.kinds import Workload
 

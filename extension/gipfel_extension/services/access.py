@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import aiohttp
 from aiohttp import web
 
-from gipfel_cluster.job.hub import post_to_hub
+from gipfel_cluster.hub_requests import post_to_hub
 from gipfel_cluster.job.time_limit import time_limit_end
 
 from .request_rules import RefusedError, origin_host

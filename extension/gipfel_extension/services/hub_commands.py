@@ -1,7 +1,7 @@
 """``python -m gipfel_extension.services.hub_commands list|prepare``: what the hub needs from a user's files.
 
 The hub runs it as the user, before the start of a server. The order on stdin and the answer on stdout are
-JSON of models in `gipfel_cluster.job.hub`.
+JSON of models in `gipfel_cluster.job.service_orders`.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gipfel_cluster.job.hub import (
+from gipfel_cluster.job.service_orders import (
     PreparedService,
     ServiceOffer,
     ServiceOffers,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from gipfel_cluster.job.hub import open_hub
+from gipfel_cluster.hub_requests import open_hub
 from gipfel_cluster.model import GipfelError, one_line
 
 _VARIABLES = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from gipfel_cluster.edf.gate import Gate
 from gipfel_cluster.environment import without_tokens
-from gipfel_cluster.job.hub import report_port
+from gipfel_cluster.hub_requests import report_port
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants

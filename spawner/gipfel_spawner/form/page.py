@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, Template
 
-from gipfel_cluster.job.hub import ServiceOffer
+from gipfel_cluster.job.service_orders import ServiceOffer
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.notation import GpuCount, format_duration
 from gipfel_cluster.scheduler.protocol import Choices, Partition

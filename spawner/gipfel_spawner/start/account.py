@@ -24,7 +24,7 @@ from gipfel_cluster.image_verdict import (
     unjudged,
     verdict_command,
 )
-from gipfel_cluster.job.hub import COMMANDS_MODULE
+from gipfel_cluster.job.service_orders import COMMANDS_MODULE
 from gipfel_cluster.model import Frozen, GipfelError, ReportOSError, one_line
 from gipfel_cluster.scheduler.machine import CommandResult, current_user_name, run_as_prefix, run_command
 

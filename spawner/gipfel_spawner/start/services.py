@@ -11,7 +11,7 @@ from pydantic import Field, StrictInt
 from sqlalchemy.orm import object_session
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
-from gipfel_cluster.job.hub import PreparedService, ServiceOffer, ServiceOffers, ServiceOrder
+from gipfel_cluster.job.service_orders import PreparedService, ServiceOffer, ServiceOffers, ServiceOrder
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.protocol import JobStatus
 
