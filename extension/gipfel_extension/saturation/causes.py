@@ -173,7 +173,7 @@ class IndicatorReader:
         top, middle = (each[indices] for each in self._peers_smoothed)
         own = self._relative_busy(breakdown)
         behind = np.where(
-            top - np.fmax(middle, own) >= self._limits.lag, (top - own) * _typical_busy(breakdown), 0.0
+            top - np.fmax(middle, own) >= self._limits.lag, (top - own) * breakdown.typical_busy, 0.0
         )
         now = np.maximum(0.0, np.nan_to_num(now))
         # What single samples already show is not counted twice.
@@ -192,7 +192,7 @@ class IndicatorReader:
 
     def _relative_busy(self, breakdown: LossBreakdown) -> Floats:
         """Return the mean busy level over some seconds relative to the GPU's typical one, to compare GPUs."""
-        typical = _typical_busy(breakdown)
+        typical = breakdown.typical_busy
         return _moving_mean(
             np.minimum(1.0, breakdown.busy / typical) if typical else breakdown.busy, self._window
         )
@@ -238,12 +238,6 @@ def _copying_input(levels: Levels, columns: Columns, limits: Thresholds) -> Flag
             one_way = column(columns, from_host) >= _MIN_ONE_WAY_RATIO * column(columns, to_host)
             found |= np.asarray((level >= limits.copies) & one_way, np.bool_)
     return found
-
-
-def _typical_busy(breakdown: LossBreakdown) -> float:
-    """Return the busy level that a GPU exceeds in a tenth of its samples."""
-    known = breakdown.busy[np.isfinite(breakdown.busy)]
-    return float(np.quantile(known, 0.9)) if len(known) else 0.0
 
 
 def _with_neighbours(flags: Flags) -> Flags:

@@ -19,6 +19,7 @@ Flags = NDArray[np.bool_]
 
 #: Pipes that both DCGM and GPM measure; only these count for the confidence.
 _EXPECTED_PIPES = PIPES[:4]
+_FRACTIONS = (*PIPES, "DRAM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL", "SM_ACTIVE")
 
 #: Rounding may lift a fraction slightly above 1; a value above this is not a fraction.
 _MAX_FRACTION = 1.05
@@ -89,7 +90,10 @@ class Levels:
 
 def column(columns: Columns, metric: str) -> Floats:
     """Return a metric's values; NaN where it is missing, infinite or negative."""
-    values = np.asarray(columns.get(metric, np.full(len(columns["time_ns"]), np.nan)), np.float64)
+    recorded = columns.get(metric)
+    if recorded is None:
+        return np.full(len(columns["time_ns"]), np.nan)
+    values = np.asarray(recorded, np.float64)
     return np.where(np.isfinite(values) & (values >= 0), values, np.nan)
 
 
@@ -119,13 +123,12 @@ def levels_of(
         Level from which the resource with the highest level counts as the binding one.
     """
     clock = _clock(columns, ceilings)
-    pipes = {
-        metric: _over_ceiling(fractions(columns, metric), ceilings.pipes.get(metric, 1.0)) for metric in PIPES
-    }
+    recorded = {metric: fractions(columns, metric) for metric in _FRACTIONS}
+    pipes = {metric: _over_ceiling(recorded[metric], ceilings.pipes.get(metric, 1.0)) for metric in PIPES}
     busiest = _highest(list(pipes.values()))
-    dram = fractions(columns, "DRAM_ACTIVE")
-    engine, active = fractions(columns, "GR_ENGINE_ACTIVE"), fractions(columns, "SM_ACTIVE")
-    engine = np.where(np.isnan(engine), fractions(columns, "GPU_UTIL"), engine)
+    dram, active = recorded["DRAM_ACTIVE"], recorded["SM_ACTIVE"]
+    engine = recorded["GR_ENGINE_ACTIVE"]
+    engine = np.where(np.isnan(engine), recorded["GPU_UTIL"], engine)
     links = {
         link: _over_ceiling(_highest([column(columns, metric) for metric in LINKS[link]]), rate)
         for link, rate in ceilings.links.items()
@@ -175,9 +178,8 @@ def levels_of(
         _completeness(pipes, raw, engine, active, known),
         tuple(
             metric
-            for metric in (*PIPES, "DRAM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL", "SM_ACTIVE")
-            if np.isfinite(column(columns, metric)).any()
-            and not np.isfinite(fractions(columns, metric)).any()
+            for metric, values in recorded.items()
+            if not np.isfinite(values).any() and np.isfinite(column(columns, metric)).any()
         ),
     )
 

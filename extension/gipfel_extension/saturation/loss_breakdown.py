@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,6 +173,12 @@ class LossBreakdown:
     gpu_idle: Floats
     sms_empty: Floats
     sms_stalled: Floats
+
+    @cached_property
+    def typical_busy(self) -> float:
+        """Busy level that the GPU exceeds in a tenth of its samples."""
+        known = self.busy[np.isfinite(self.busy)]
+        return float(np.quantile(known, 0.9)) if len(known) else 0.0
 
 
 def loss_breakdown_of(levels: Levels) -> LossBreakdown:

@@ -6,6 +6,7 @@ A ceiling is the rate that a resource of a GPU model can reach in practice; the 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 #: The resources that can be the binding one.
 RESOURCES = ("compute", "memory", "interconnect")
@@ -242,6 +243,7 @@ TABLE: tuple[Ceilings, ...] = (
 UNKNOWN = Ceilings()
 
 
+@lru_cache(maxsize=256)
 def ceilings_of(name: str) -> Ceilings:
     """Return the ceilings of a device by its NVML name; `UNKNOWN`, without links, for an unknown model."""
     # The space at the end lets entries such as "H20 " match a whole word.
