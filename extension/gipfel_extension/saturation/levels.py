@@ -112,6 +112,43 @@ def fractions(columns: Columns, metric: str) -> Floats:
     return np.minimum(1.0, np.where(above, np.nan, values))
 
 
+class _Measured:
+    """Values from which the levels of a GPU's samples are derived; missing resources are -1 in ``filled``."""
+
+    def __init__(self, columns: Columns, ceilings: Ceilings, weights: Weights) -> None:
+        self.fractions = {metric: fractions(columns, metric) for metric in _FRACTIONS}
+        self.clock = _clock(columns, ceilings)
+        self.pipes = {
+            metric: _over_ceiling(self.fractions[metric], ceilings.pipes.get(metric, 1.0)) for metric in PIPES
+        }
+        self.busiest = _highest(list(self.pipes.values()))
+        self.active = self.fractions["SM_ACTIVE"]
+        engine = self.fractions["GR_ENGINE_ACTIVE"]
+        self.engine = np.where(np.isnan(engine), self.fractions["GPU_UTIL"], engine)
+        self.links = {
+            link: _over_ceiling(_highest([column(columns, metric) for metric in LINKS[link]]), rate)
+            for link, rate in ceilings.links.items()
+        }
+        unknown = np.full(len(self.active), np.nan)
+        self.raw = {
+            "compute": self.busiest * self.clock,
+            "memory": _over_ceiling(self.fractions["DRAM_ACTIVE"], ceilings.memory),
+            "interconnect": _highest([unknown, *_counted_links(self.links, self.active)]),
+        }
+        self.resources = {name: np.minimum(1.0, self.raw[name] * weights.of(name)) for name in RESOURCES}
+        self.known = (np.isfinite(self.raw["compute"]) | np.isfinite(self.raw["memory"])) & (
+            np.isfinite(self.engine) | np.isfinite(self.active)
+        )
+        stacked = np.stack([self.resources[name] for name in RESOURCES])
+        self.filled = np.where(np.isnan(stacked), -1.0, stacked)
+        self.saturation = np.where(self.known, self.filled.max(axis=0), np.nan)
+
+
+def saturation_of(columns: Columns, ceilings: Ceilings, weights: Weights) -> Floats:
+    """Return the saturation of a GPU's samples, as in `Levels`, but only from values that the GPU counted."""
+    return _Measured(columns, ceilings, weights).saturation
+
+
 def levels_of(
     columns: Columns, ceilings: Ceilings, weights: Weights, *, binding_threshold: float = Thresholds().binding
 ) -> Levels:
@@ -122,33 +159,15 @@ def levels_of(
     binding_threshold
         Level from which the resource with the highest level counts as the binding one.
     """
-    clock = _clock(columns, ceilings)
-    recorded = {metric: fractions(columns, metric) for metric in _FRACTIONS}
-    pipes = {metric: _over_ceiling(recorded[metric], ceilings.pipes.get(metric, 1.0)) for metric in PIPES}
-    busiest = _highest(list(pipes.values()))
-    dram, active = recorded["DRAM_ACTIVE"], recorded["SM_ACTIVE"]
-    engine = recorded["GR_ENGINE_ACTIVE"]
-    engine = np.where(np.isnan(engine), recorded["GPU_UTIL"], engine)
-    links = {
-        link: _over_ceiling(_highest([column(columns, metric) for metric in LINKS[link]]), rate)
-        for link, rate in ceilings.links.items()
-    }
-    raw = {
-        "compute": busiest * clock,
-        "memory": _over_ceiling(dram, ceilings.memory),
-        "interconnect": _highest([np.full(len(active), np.nan), *_counted_links(links, active)]),
-    }
-    resources = {name: np.minimum(1.0, raw[name] * weights.of(name)) for name in RESOURCES}
-    known = (np.isfinite(raw["compute"]) | np.isfinite(raw["memory"])) & (
-        np.isfinite(engine) | np.isfinite(active)
-    )
-    stacked = np.stack([resources[name] for name in RESOURCES])
-    filled = np.where(np.isnan(stacked), -1.0, stacked)
-    saturation = np.where(known, filled.max(axis=0), np.nan)
+    read = _Measured(columns, ceilings, weights)
+    resources, links, known = read.resources, read.links, read.known
+    engine, active, saturation = read.engine, read.active, read.saturation
     running = np.fmax(np.fmax(engine, active), saturation)
-    upper_bound = np.where(known, np.minimum(running, np.maximum(0.0, filled).sum(axis=0)), np.nan)
-    binding = filled.argmax(axis=0)
-    lower_bound = np.where(known, _lower_bound(resources, dram, links, active, weights), np.nan)
+    upper_bound = np.where(known, np.minimum(running, np.maximum(0.0, read.filled).sum(axis=0)), np.nan)
+    binding = read.filled.argmax(axis=0)
+    lower_bound = np.where(
+        known, _lower_bound(resources, read.fractions["DRAM_ACTIVE"], links, active, weights), np.nan
+    )
     parts = _recorded_parts(columns, weights, known)
     points, bound, sequential = _by_resource(
         resources, saturation, upper_bound, binding, parts, binding_threshold
@@ -161,9 +180,9 @@ def levels_of(
         columns["time_ns"],
         resources,
         links,
-        busiest,
-        _highest([pipes[metric] for metric in _EXPECTED_PIPES]),
-        clock,
+        read.busiest,
+        _highest([read.pipes[metric] for metric in _EXPECTED_PIPES]),
+        read.clock,
         engine,
         active,
         saturation,
@@ -175,10 +194,10 @@ def levels_of(
         sequential,
         parts,
         known,
-        _completeness(pipes, raw, engine, active, known),
+        _completeness(read.pipes, read.raw, engine, active, known),
         tuple(
             metric
-            for metric, values in recorded.items()
+            for metric, values in read.fractions.items()
             if not np.isfinite(values).any() and np.isfinite(column(columns, metric)).any()
         ),
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..telemetry.metric_table import SCORE_PARTS
 from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
 from .causes import IndicatorReader, losses_of
-from .levels import Levels, column, known_mean, levels_of, recorded_or
+from .levels import Levels, column, known_mean, levels_of, recorded_or, saturation_of
 from .loss_breakdown import (
     COARSENING,
     LossBreakdown,
@@ -208,7 +208,7 @@ def _mean_of_means(trace: Trace, columns: Columns, grid: TimeGrid, settings: Set
     coarse = coarsen_columns(columns, int(COARSENING * grid.interval * 1e9))
     if len(coarse["time_ns"]) < _MIN_MEANS:
         return None
-    return known_mean(levels_of(coarse, ceilings_of(trace.device.name), settings.weights).saturation)
+    return known_mean(saturation_of(coarse, ceilings_of(trace.device.name), settings.weights))
 
 
 def _total(trace: Trace, coarse: float | None) -> Total:

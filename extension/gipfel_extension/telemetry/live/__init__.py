@@ -3,7 +3,9 @@
 `fan_in` sends the ticks of all nodes to the head node, and `feed` makes them the table of a view.
 """
 
+import contextlib
 import json
+import os
 import time
 import weakref
 from collections.abc import Mapping
@@ -143,7 +145,7 @@ class LiveReader:
             zmq.SUBSCRIBE: b"",
         }
         self._socket = open_socket(self._context, zmq.SUB, options)
-        self._connected: set[Path] = set()
+        self._connected: set[str] = set()
         self._scan = 0.0
         # Garbage collection of a context with an open socket would block forever.
         self._finish = weakref.finalize(self, _end, self._socket, self._context)
@@ -172,9 +174,12 @@ class LiveReader:
             return
         self._scan = time.monotonic() + _SCAN_SECONDS
         # ZeroMQ reconnects by itself when a recorder with the same name restarts.
-        for path in sorted(set(self._folder.glob("*.sock")) - self._connected):
-            self._socket.connect(f"ipc://{path}")
-            self._connected.add(path)
+        # Not `Path.glob`, which takes longer than to receive a tick.
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            found = {each.path for each in entries if each.name.endswith(".sock")}
+            for path in sorted(found - self._connected):
+                self._socket.connect(f"ipc://{path}")
+                self._connected.add(path)
 
 
 def _end(socket: "zmq.Socket[bytes]", context: "zmq.Context[zmq.Socket[bytes]]") -> None:
