@@ -16,24 +16,7 @@ from ..engines.sandbox.supervise import FORWARDED
 from ..model import DEFER_BUILD, Frozen, GipfelError
 from ..scheduler.machine import run_sync
 from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
-from .messages import (
-    MAX_BYTES,
-    AddressRequest,
-    Answer,
-    CancelRequest,
-    Ended,
-    KernelRequest,
-    PartitionsRequest,
-    QueryRequest,
-    QuotaRequest,
-    Refusal,
-    Request,
-    RunRequest,
-    Signal,
-    Started,
-    SubmitRequest,
-    to_line,
-)
+from . import messages
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Frozen)
 #: Time limits in seconds: of a request, longer than the broker's own limits, and of connecting.
@@ -41,7 +24,8 @@ _LIMIT_S = 75.0
 _CONNECT_S = 10.0
 #: Seconds between two attempts to connect while the broker's queue is full.
 _PAUSE_S = 0.05
-_REPLIES: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended, config=DEFER_BUILD)
+_Reply = messages.Refusal | messages.Started | messages.Ended
+_REPLIES: TypeAdapter[_Reply] = TypeAdapter(_Reply, config=DEFER_BUILD)
 #: Job ids in one `QueryRequest`.
 _MAX_JOBS = 1000
 
@@ -55,7 +39,7 @@ class NoAnswerError(GipfelError):
 
 
 async def send_request(
-    path: Path, request: Request, answer: type[AnyAnswer], *, limit: float = _LIMIT_S
+    path: Path, request: messages.Request, answer: type[AnyAnswer], *, limit: float = _LIMIT_S
 ) -> AnyAnswer:
     """Send one request and return its answer.
 
@@ -66,12 +50,12 @@ async def send_request(
     NoAnswerError
         The broker disconnected, or did not answer within `limit` seconds.
     """
-    line = to_line(request)
+    line = messages.to_line(request)
     sent = False
     try:
         async with asyncio.timeout(limit):
             connected = await _connected(path)
-            reader, writer = await asyncio.open_unix_connection(sock=connected, limit=4 * MAX_BYTES)
+            reader, writer = await asyncio.open_unix_connection(sock=connected, limit=4 * messages.MAX_BYTES)
             try:
                 sent = True
                 writer.write(line)
@@ -87,7 +71,7 @@ async def send_request(
 
 
 def send_request_sync(
-    path: Path, request: Request, answer: type[AnyAnswer], *, limit: float = _LIMIT_S
+    path: Path, request: messages.Request, answer: type[AnyAnswer], *, limit: float = _LIMIT_S
 ) -> AnyAnswer:
     """Call `send_request` from synchronous code, even where an event loop runs, as in a notebook's cell."""
     return run_sync(send_request(path, request, answer, limit=limit))
@@ -95,7 +79,7 @@ def send_request_sync(
 
 def run_in_container(
     path: Path,
-    request: RunRequest | KernelRequest,
+    request: messages.RunRequest | messages.KernelRequest,
     *,
     files: tuple[int, int, int] = (0, 1, 2),
     note: Callable[[str], object] = str,
@@ -117,7 +101,7 @@ def run_in_container(
     GipfelError
         The broker refused the request, or disconnected.
     """
-    line = to_line(request)
+    line = messages.to_line(request)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
         try:
             connected.settimeout(_CONNECT_S)
@@ -174,7 +158,7 @@ def _signal_sender(connected: socket.socket) -> Callable[[int, FrameType | None]
     def send(number: int, _frame: FrameType | None) -> None:
         # If the broker has disconnected, the command ends.
         with contextlib.suppress(OSError):
-            connected.sendall(to_line(Signal(signal=number)))
+            connected.sendall(messages.to_line(messages.Signal(signal=number)))
 
     return send
 
@@ -183,23 +167,23 @@ def _follow(connected: socket.socket, note: Callable[[str], object]) -> int:
     with connected.makefile("rb") as lines:
         while True:
             try:
-                line = lines.readline(MAX_BYTES)
+                line = lines.readline(messages.MAX_BYTES)
             except TimeoutError as error:
                 raise _timed_out(connected.gettimeout() or 0) from error
             except OSError as error:
                 raise no_answer() from error
             match _parse_reply(line):
-                case Started(notes=notes):
+                case messages.Started(notes=notes):
                     connected.settimeout(None)
                     for each in notes:
                         note(each)
-                case Ended(status=status):
+                case messages.Ended(status=status):
                     return status
-                case Refusal(problem=problem, fix=fix):
+                case messages.Refusal(problem=problem, fix=fix):
                     raise GipfelError(problem, fix)
 
 
-def _parse_reply(line: bytes) -> Refusal | Started | Ended:
+def _parse_reply(line: bytes) -> _Reply:
     if not line:
         raise no_answer()
     try:
@@ -213,7 +197,7 @@ def read_answer(line: bytes, answer: type[AnyAnswer]) -> AnyAnswer:
     if not line:
         raise no_answer()
     try:
-        refused = Refusal.model_validate_json(line)
+        refused = messages.Refusal.model_validate_json(line)
     except ValidationError:
         try:
             return answer.model_validate_json(line)
@@ -245,7 +229,7 @@ class BrokerScheduler:
 
     async def submit(self, request: JobRequest) -> str:
         """Submit through the broker, which validates the request again."""
-        return (await self._ask(SubmitRequest(job=request), Answer[str])).value
+        return (await self._ask(messages.SubmitRequest(job=request), messages.Answer[str])).value
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Return the status of each job, with one request per thousand jobs."""
@@ -253,7 +237,11 @@ class BrokerScheduler:
         for start in range(0, len(unique), _MAX_JOBS):
             some = tuple(unique[start : start + _MAX_JOBS])
             try:
-                statuses |= (await self._ask(QueryRequest(job_ids=some), Answer[dict[str, JobStatus]])).value
+                statuses |= (
+                    await self._ask(
+                        messages.QueryRequest(job_ids=some), messages.Answer[dict[str, JobStatus]]
+                    )
+                ).value
             except (GipfelError, ValueError) as error:
                 reason = error.problem if isinstance(error, GipfelError) else "A job id is not valid."
                 statuses |= dict.fromkeys(some, JobStatus(answer="unknown", reason=reason))
@@ -261,19 +249,19 @@ class BrokerScheduler:
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
         """Cancel through the broker, as the broker's user."""
-        await self._ask(CancelRequest(job_id=job_id), Answer[None])
+        await self._ask(messages.CancelRequest(job_id=job_id), messages.Answer[None])
 
     async def address(self, node: str) -> str:
         """Return the address of a node as seen from the job's node."""
-        return (await self._ask(AddressRequest(node=node), Answer[str])).value
+        return (await self._ask(messages.AddressRequest(node=node), messages.Answer[str])).value
 
     async def partitions(self) -> tuple[Partition, ...]:
         """Return all partitions."""
-        return (await self._ask(PartitionsRequest(), Answer[tuple[Partition, ...]])).value
+        return (await self._ask(messages.PartitionsRequest(), messages.Answer[tuple[Partition, ...]])).value
 
     async def quota(self, user: str) -> Quota:  # noqa: ARG002 - the Protocol's
         """Return the quota of the job's user; empty if the scheduler has none."""
-        return (await self._ask(QuotaRequest(), Answer[Quota | None])).value or Quota()
+        return (await self._ask(messages.QuotaRequest(), messages.Answer[Quota | None])).value or Quota()
 
-    async def _ask(self, request: Request, answer: type[AnyAnswer]) -> AnyAnswer:
+    async def _ask(self, request: messages.Request, answer: type[AnyAnswer]) -> AnyAnswer:
         return await send_request(self._socket, request, answer)

@@ -21,25 +21,8 @@ from gipfel_cluster.process.tree import adopt_orphans, end_descendants
 
 from ...topology import slurm_place
 from ..probing import ProbeAnswer
+from . import messages
 from .location import node_name
-from .messages import (
-    AgentEnded,
-    CheckDone,
-    EndRun,
-    FindPort,
-    Heartbeat,
-    Hello,
-    Message,
-    PortFound,
-    RankResult,
-    RanksFinished,
-    RunCheck,
-    RunRanks,
-    Stop,
-    Welcome,
-    from_agent,
-    from_coordinator,
-)
 from .rendezvous import RENDEZVOUS_VARIABLE, AgentSocket, Rendezvous
 
 #: Seconds without a message after which the coordinator is lost; it sends one every second.
@@ -82,7 +65,7 @@ class Agent:
         self._address = ""
         self._worker: subprocess.Popen[bytes] | None = None
         self._buffer = b""
-        self._task: RunCheck | RunRanks | None = None
+        self._task: messages.RunCheck | messages.RunRanks | None = None
         self._welcomed = False
         self._signal: int | None = None
         self._last_heard = self._worker_last_heard = time.monotonic()
@@ -107,7 +90,7 @@ class Agent:
         started = time.monotonic()
         while True:
             if self._signal is not None:
-                self._send(AgentEnded(reason=f"it received {signal.Signals(self._signal).name}"))
+                self._send(messages.AgentEnded(reason=f"it received {signal.Signals(self._signal).name}"))
                 return 128 + self._signal
             if self._parent is not None and os.getppid() != self._parent:
                 return _LOST_STATUS
@@ -126,7 +109,7 @@ class Agent:
                 self._lose_worker("no longer responded")
             end = self._listen()
             if end is not None:
-                self._send(AgentEnded())
+                self._send(messages.AgentEnded())
                 return end.status
 
     def _say_hello(self) -> bool:
@@ -148,7 +131,7 @@ class Agent:
             host, self._address = reached
             self._link, self._rendezvous = AgentSocket(found, host), found
         self._send(
-            Hello(
+            messages.Hello(
                 token=found.token,
                 node=self._node,
                 address=self._address,
@@ -159,40 +142,40 @@ class Agent:
         )
         return True
 
-    def _listen(self) -> EndRun | None:
+    def _listen(self) -> messages.EndRun | None:
         """Handle messages of the coordinator and the worker for half a second; return the end of the run."""
         if self._link is None:
             return None
         worker = [self._worker.stdout.fileno()] if self._worker and self._worker.stdout else []
         ready, _, _ = zmq.select([self._link.socket, *worker], [], [], _TICK_S)
         if self._welcomed:
-            self._send(Heartbeat())
-        self._send_to_worker(Heartbeat())
+            self._send(messages.Heartbeat())
+        self._send_to_worker(messages.Heartbeat())
         # The worker may have been lost while sending to it.
         if self._worker is not None and any(each in ready for each in worker):
             self._on_worker_output(os.read(worker[0], 1 << 16))
         while self._link.socket in ready:
             try:
-                message = from_coordinator(self._link.socket.recv(zmq.NOBLOCK))
+                message = messages.from_coordinator(self._link.socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 break
             self._last_heard = time.monotonic()
-            if isinstance(message, EndRun):
+            if isinstance(message, messages.EndRun):
                 return message
             self._on_message(message)
         return None
 
     def _on_message(self, message: object) -> None:
         match message:
-            case Welcome():
+            case messages.Welcome():
                 self._welcomed = True
-            case FindPort(task=task):
-                self._send(PortFound(task=task, port=free_ports("")[0]))
-            case RunCheck() | RunRanks():
+            case messages.FindPort(task=task):
+                self._send(messages.PortFound(task=task, port=free_ports("")[0]))
+            case messages.RunCheck() | messages.RunRanks():
                 self._task = message
                 self._start_worker()
                 self._send_to_worker(message)
-            case Stop():
+            case messages.Stop():
                 self._send_to_worker(message)
 
     def _start_worker(self) -> None:
@@ -209,7 +192,7 @@ class Agent:
         )
         self._buffer, self._worker_last_heard = b"", time.monotonic()
 
-    def _send_to_worker(self, message: Message) -> None:
+    def _send_to_worker(self, message: messages.Message) -> None:
         if self._worker is None or self._worker.stdin is None:
             return
         try:
@@ -228,10 +211,10 @@ class Agent:
             return
         *lines, self._buffer = (self._buffer + piece).split(b"\n")
         for line in lines:
-            message = from_agent(line)
-            if message is None or isinstance(message, Heartbeat):
+            message = messages.from_agent(line)
+            if message is None or isinstance(message, messages.Heartbeat):
                 continue
-            if isinstance(message, CheckDone | RanksFinished):
+            if isinstance(message, messages.CheckDone | messages.RanksFinished):
                 self._task = None
             self._send(message)
 
@@ -240,12 +223,12 @@ class Agent:
         self._end_worker()
         problem, task = f"The process that runs the checks on {self._node} {how}.", self._task
         self._task = None
-        if isinstance(task, RunCheck):
-            self._send(CheckDone(task=task.task, problem=problem))
-        elif isinstance(task, RunRanks):
+        if isinstance(task, messages.RunCheck):
+            self._send(messages.CheckDone(task=task.task, problem=problem))
+        elif isinstance(task, messages.RunRanks):
             answer = ProbeAnswer(error=problem)
-            results = tuple(RankResult(rank=rank, answer=answer, died=True) for rank in task.ranks)
-            self._send(RanksFinished(task=task.task, results=results))
+            results = tuple(messages.RankResult(rank=rank, answer=answer, died=True) for rank in task.ranks)
+            self._send(messages.RanksFinished(task=task.task, results=results))
 
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -258,7 +241,7 @@ class Agent:
             worker.kill()
             worker.wait(_WORKER_END_S)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: messages.Message) -> None:
         if self._link:
             self._link.send(message.encode())
 
