@@ -9,6 +9,7 @@ import http.server
 import importlib.util
 import json
 import os
+import sys
 import threading
 import time
 import urllib.request
@@ -49,6 +50,9 @@ def load_hubs() -> Any:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
+    if str(TESTS) not in sys.path:
+        # For the modules beside it.
+        sys.path.append(str(TESTS))
     spec.loader.exec_module(module)
     return module
 
