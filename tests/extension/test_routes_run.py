@@ -1,11 +1,44 @@
+import http.client
 import json
+import re
 import stat
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
 from gipfel_cluster.runs import RunFolder
+from gipfel_extension.routes import ROUTES
+
+#: Path of a route for each group in the routes' patterns.
+_EXAMPLES = {
+    r"([\w-]+\.[0-9a-f]{16}\.js)": "a.0123456789abcdef.js",
+    r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})": "run",
+    r"([0-9A-Za-z][0-9A-Za-z_.-]{0,63})": "1",
+    r"([A-Za-z0-9][A-Za-z0-9_-]{0,99})": "start-here",
+    r"\.(parquet|csv)": ".csv",
+    r"\.(png)": ".png",
+    "(stop|rerun|notebook)": "stop",
+    "(stop|rerun)": "stop",
+    "(trace|dump)": "dump",
+}
+
+
+def test_no_route_answers_without_the_token(server):
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
+    for pattern, _ in ROUTES:
+        path = pattern
+        for group, example in _EXAMPLES.items():
+            path = path.replace(group, example)
+        assert re.fullmatch(pattern, path)
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            connection.request(method, f"/{path}")
+            answer = connection.getresponse()
+            answer.read()
+            # 302: to the login; 405: the route does not have this method.
+            assert answer.status in {302, 403, 405}, (method, path, answer.status)
+    connection.close()
 
 
 def test_a_server_without_a_job_records_its_own_machine(server):
