@@ -61,7 +61,7 @@ def test_a_healthy_node_passes_and_one_without_answers_does_not(type_):
         ("gpu_processes", {"processes": (Process(10**9, 8 * 10**9),)}, FAIL, "(unknown) with 8 GB"),
         ("compute_mode", {"compute_mode": "exclusive_process"}, FAIL, "exclusive_process"),
         ("compute_mode", {"compute_mode": "prohibited"}, FAIL, "prohibited"),
-        ("temperature", {"temperature_c": 80.0}, FAIL, "7 below its slowdown temperature"),
+        ("temperature", {"temperature_c": 80.0}, FAIL, "not 10 °C below its slowdown temperature (87 °C)"),
         ("clocks", {"clock_reasons": 0x48}, FAIL, "hardware slowdown, hardware thermal slowdown"),
         ("clocks", {"clock_reasons": 0x04}, FAIL, "software power cap"),
         ("clocks", {"sm_clock_limit_mhz": 1200.0}, FAIL, "limited to 1200 of 1980 MHz"),

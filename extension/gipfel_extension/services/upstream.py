@@ -1,8 +1,8 @@
-"""Connections of the front door to its service's Unix socket, kept open between requests.
+"""Connections of the front door, a reverse proxy, to its service's Unix socket, kept open between requests.
 
 `Upstream.request` sends one request and returns as soon as the head of the answer is there; its body streams.
-Parser and streams are aiohttp's. aiohttp's client session is not used: with its redirects, cookies and
-proxies it takes longer for a request than some services for their answer.
+Parser and streams are aiohttp's. Its `ClientSession` is not used: handling redirects, cookies and proxies, it
+takes longer for a request than some services take to answer.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ HEADERS = 100
 CHUNK_BYTES = 64 << 10
 #: Errors of a service that does not answer with valid HTTP.
 ERRORS = (aiohttp.ClientError, HttpProcessingError, ValueError, OSError)
-#: Seconds for the service to accept a connection, and for which an unused one stays open.
+#: Time limits in seconds: for the service to accept a connection, and for keeping an unused one open.
 _CONNECT_S = 10.0
 _IDLE_S = 15.0
 #: Idempotent methods: sent again if the service has closed a kept connection (RFC 9110, section 9.2.2).
@@ -153,7 +153,7 @@ class Upstream:
                 writer.enable_chunking()
             await writer.write_headers(f"{method} {target} HTTP/1.1", headers)
             writer.send_headers()
-            # The service works meanwhile: its answer is read when this coroutine waits for it.
+            # Set after sending, so that the service starts sooner: no answer is parsed before the next await.
             connection.set_response_params(
                 skip_payload=method == "HEAD",
                 read_until_eof=True,
@@ -181,7 +181,7 @@ async def _send(writer: StreamWriter, connection: ResponseHandler, body: AsyncIt
         async for piece in body:
             await writer.write(piece)
         await writer.write_eof()
-    except Exception as error:  # noqa: BLE001 - whatever the reason, no answer to half a body is waited for
+    except Exception as error:  # noqa: BLE001 - after any error, don't wait for an answer to half a body
         connection.set_exception(aiohttp.ClientConnectionError("The request's body did not arrive."), error)
 
 

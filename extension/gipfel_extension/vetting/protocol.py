@@ -46,6 +46,8 @@ class ProtocolCheck(CheckColumn):
         The check's type, as in the entry points ``gipfel.checks``.
     time_limit_s
         Seconds; None for the check's own limit.
+    tolerate_degraded
+        Whether a node also passes this check with the verdict "degraded".
     skip_if_alone
         Whether the check may be skipped where there is nothing to measure with: one node in the job or, for
         a check within a node, one GPU.
@@ -53,7 +55,7 @@ class ProtocolCheck(CheckColumn):
         Packages that the image must have. Those that only vetnode's implementation of the check needs are
         left out.
     notes
-        Remarks for the report on keys that were ignored or interpreted.
+        Remarks for the report, such as that a requirement was ignored.
     problem, fix
         Why this entry can't be run, which gives a verdict "not run"; empty if it can.
     line
@@ -79,8 +81,8 @@ class ProtocolCheck(CheckColumn):
     def not_applicable(self, node: str, reason: str) -> CheckResult:
         """Return the result where there is nothing that the check could measure.
 
-        With it the node does not pass if the check has severity error and a threshold, and `skip_if_alone` is
-        not set.
+        This result keeps the node from passing if the check has severity error and a threshold, unless
+        `skip_if_alone` is set.
         """
         required = self.threshold is not None and self.severity is Severity.ERROR
         may_skip = self.skip_if_alone or not required
@@ -151,14 +153,14 @@ class VettingProtocol(Frozen):
             if check.problem
         ]
         if not any(check.severity is Severity.ERROR for check in self.checks):
-            placeholder = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
+            missing = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
             reason = "The protocol has no check of severity error, so no node can pass."
             fix = "Add a check, or use a shipped protocol such as quick."
-            results.append(placeholder.not_run("", reason, fix, owner=Owner.PROTOCOL))
+            results.append(missing.not_run("", reason, fix, owner=Owner.PROTOCOL))
         return tuple(results)
 
 
-#: Keys that every entry may have, also one in vetnode's format.
+#: Keys allowed in every entry, including entries in vetnode's format.
 KEYS = (
     "name", "type", "scope", "severity", "time_limit", "threshold", "tolerate_degraded", "skip_if_alone",
     "requirements", "parameters",

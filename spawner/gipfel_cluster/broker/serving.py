@@ -1,7 +1,8 @@
 """Listen on a Unix socket, and answer one request on each connection.
 
-`Server` accepts one unix user and a limited number of connections. `Connection` reads lines of limited length
-and descriptors. `relay_until_end` forwards a client's signals to a process until one of them ends.
+`Server` accepts clients of one Unix user, and a limited number of connections. `Connection` reads lines of
+limited length, and file descriptors. `relay_until_end` forwards a client's signals to a process until the
+client disconnects or the process ends.
 """
 
 import array
@@ -252,7 +253,7 @@ def listen(path: Path, *, owner: int | None = None) -> socket.socket:
 
 
 async def relay_until_end(process: Process, client: Connection) -> None:
-    """Forward the client's signals until it disconnects or the process ends; then send the exit status."""
+    """Forward signals until the client disconnects or the process ends; if it ended, send its exit status."""
     ended = asyncio.create_task(process.wait())
     forwarding = asyncio.create_task(_forward_signals(client, process))
     try:
@@ -266,7 +267,10 @@ async def relay_until_end(process: Process, client: Connection) -> None:
 
 
 async def end_process(process: Process, grace_s: float, first: signal.Signals = signal.SIGTERM) -> None:
-    """End a process and its descendants: by `first`, after `grace_s` seconds (0: at once) with SIGKILL."""
+    """End a process: send `first`, and wait up to `grace_s` seconds for its end.
+
+    If it still runs then, or at once if `grace_s` is 0, kill it and its descendants with SIGKILL.
+    """
     if process.returncode is not None:
         return
     if grace_s:

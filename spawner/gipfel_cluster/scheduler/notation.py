@@ -1,4 +1,4 @@
-"""Parse and format Slurm's notations: hostlists, time limits and generic resources; no input or output."""
+"""Parse and format Slurm's notations: hostlists, time limits and generic resources. It does no I/O."""
 
 import math
 import re
@@ -128,7 +128,7 @@ def slurm_time(text: str) -> str:
     Raises
     ------
     ValueError
-        The text has neither form, or the time is longer than 99999 days.
+        The text follows neither syntax, or the time is longer than 99999 days.
     """
     word = text.strip()
     try:
@@ -170,7 +170,7 @@ def format_duration(seconds: int | None) -> str:
 
 
 class GpuCount(Frozen):
-    """The number of GPUs of one type on a node; an untyped GPU has the empty type."""
+    """Number of GPUs of one type on a node; ``type`` is empty for GPUs that Slurm knows without a type."""
 
     type: str = ""
     count: int

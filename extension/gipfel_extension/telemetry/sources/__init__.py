@@ -35,8 +35,9 @@ __all__ = [
 #: Group of entry points: a name, and a callable that takes the text after the colon in ``--source`` (empty
 #: without a colon) and a `SourceRequest`, and returns a `Source`.
 ENTRY_POINTS = "gipfel.sources"
-#: Built-in sources, which take precedence over installed ones: those of this node, and those that take an
-#: argument after the colon. Each is imported when it is opened, so that a recorder imports no more than that.
+#: Built-in sources as ``MODULE:FUNCTION``, which take precedence over entry points of the same name:
+#: `_NODE_SOURCES` read this node, `_SOURCES` take an argument after the colon. A module is imported only when
+#: its source is opened.
 _NODE_SOURCES: Mapping[str, str] = {
     "auto": "auto:open_auto",
     "nvml": "nvml:NvmlSource",
@@ -93,7 +94,7 @@ class SourceRequest:
     root_pid
         The process whose tree is the job; None for this process.
     environment
-        Variables that select the job's GPUs, such as ``CUDA_VISIBLE_DEVICES``; ``GIPFEL_NODE`` is this node.
+        Variables that select the job's GPUs, such as ``CUDA_VISIBLE_DEVICES``; ``GIPFEL_NODE`` is its name.
     metrics
         Names of metrics to read in addition to those that are always recorded; unavailable ones are omitted.
     """
@@ -138,8 +139,8 @@ def open_source(spec: str, request: SourceRequest | None = None) -> Source:
     spec
         ``host``; ``auto`` (``nvml``, with ``dcgm`` where no GPU has GPM and the daemon answers; else
         ``amdsmi``; nothing where the job has no such GPU); ``nvml``; ``dcgm``; ``amdsmi``;
-        ``exporter:URL``; ``prometheus:URL``; ``replay:FILE``; ``synthetic:NAME`` and ``synthetic:NAME:N`` for
-        N GPUs; or a source of another package.
+        ``exporter:URL``; ``prometheus:URL``; ``replay:FILE``; ``synthetic:NAME``, a simulated workload such
+        as ``synthetic:training``, and ``synthetic:NAME:N`` for N GPUs; or a source of another package.
 
     Raises
     ------
@@ -198,7 +199,7 @@ def import_library(module: str, problem: str, fix: str) -> Any:
     Raises
     ------
     SourceError
-        The module cannot be imported; the error is of `problem` and `fix`.
+        The module cannot be imported; the error has this `problem` and `fix`.
     """
     try:
         return import_module(module)

@@ -72,10 +72,11 @@ def check_target(spec: LaunchSpec, target: Path, *, visible: bool) -> None:
 
 
 def caller_python(environment: Mapping[str, str]) -> str:
-    """Return the interpreter of the caller's environment; empty for Gipfel's own.
+    """Return the path of the Python of the caller's environment; empty for the Python that runs Gipfel.
 
-    The first that applies: the Python of an active virtual environment; in a kernel, this one; the first
-    ``python3`` in PATH, unless Gipfel's has torch and that one has not (probably, no environment is active).
+    It is the Python of an active virtual environment (``VIRTUAL_ENV``). Without one, a notebook's kernel uses
+    its own Python, others the first ``python3`` in PATH, unless only the Python of Gipfel has torch: then the
+    user has probably activated no environment.
     """
     virtual = environment.get("VIRTUAL_ENV", "")
     for name in ("python3", "python"):
@@ -151,11 +152,12 @@ def plan_launch(
         )
     start_directory = _absolute(spec.directory or ".", directory)
     target = _target(spec, folder, directory)
-    # Without an EDF, ranks see the same files as this process, unless it runs on the host of a job with a
-    # default EDF for steps (GIPFEL_EDF).
+    # Ranks see other files than this process if they run in another container: that of the spec's EDF or, if
+    # this process runs on a job's host, that of GIPFEL_EDF, the job's default for steps.
     check_target(
         spec, target, visible=not spec.edf and (context.in_container or not environment.get("GIPFEL_EDF"))
     )
+    # The path may begin with a storage class, as in fast:checkpoints.
     chosen = resolve_path(spec.checkpoint, environment)
     checkpoint = _absolute(chosen, directory) if chosen else None
     if checkpoint is not None:
@@ -182,6 +184,7 @@ def plan_launch(
         or context.default_setting("cluster")
         or chosen_scheduler(spec.scheduler, context),
         vetting=_protocol(spec, folder, context, environment, directory),
+        # Which hosts ranks may reach.
         gates=gates_of(edf.network if edf else {}, environment, spec.network),
         by_srun=_by_srun(spec, context, environment, in_job=in_job),
         mounts=mounts_of(directories, context),
@@ -242,7 +245,7 @@ def _by_srun(
 
 
 def started_command(plan: LaunchPlan, folder: Path) -> str:
-    """Return the commands of the last start of a launch; empty if it has not started."""
+    """Return the commands of a launch's last attempt; empty if it has not started."""
     try:
         content = read_json(folder / ATTEMPT_FILE, MAX_BYTES)
         commands = [[str(word) for word in each] for each in content["commands"]]
@@ -260,8 +263,8 @@ def shown_command(
     Parameters
     ----------
     commands, names
-        Argv of the launcher on each node, and names of the nodes; before the first start NODE0, NODE1 and
-        PORT are placeholders.
+        Argv of the launcher on each node, and names of the nodes; before the first attempt NODE0, NODE1
+        and PORT are placeholders.
     """
     spec, launcher = plan.spec, LAUNCHERS[plan.spec.launcher]
     if not names:
@@ -276,12 +279,13 @@ def shown_command(
     tasks = 1 if launcher.per == "node" else spec.gpus_per_node
     step = f"srun --overlap --nodes={len(names)} --ntasks-per-node={tasks} " if plan.by_srun else ""
     python = "python3" if plan.edf else plan.python or "python3"
+    # The launch's copy of `rank_program`, which starts the script, module or notebook on each rank.
     known = {"{python}": python, "{program}": f"{plan.folder}/program.py"}
     shown = [shlex.join(known.get(word, word) for word in command) for command in commands]
     others = zip(names[1:], shown[1:], strict=True) if launcher.per == "node" else ()
     lines = [
         f"# {spec.kind} on {size}, from {plan.directory}",
-        f"# environment: {plan.edf or 'that of the job, or the node itself'}",
+        f"# environment: {plan.edf or 'the container of the job if it has one, otherwise the node'}",
         *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
         *([f"# {tasks} times, once for each rank:"] if not step and tasks > 1 else ()),
         f"{step}{shown[0]}",
@@ -292,7 +296,7 @@ def shown_command(
 
 
 def _planned_commands(spec: LaunchSpec, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the argv of the launcher on each node before the first start, with PORT as the port."""
+    """Return the argv of the launcher on each node before the first attempt, with PORT as the port."""
     attempt = Attempt(
         nodes=names,
         addresses=names if len(names) > 1 else ("127.0.0.1",),
@@ -331,6 +335,7 @@ def _request(
     try:
         job = JobSpec(
             kind="launch",
+            # PYTHON is a placeholder for the runtime's interpreter in the container.
             command=(PYTHON, "-I", "-m", "gipfel_extension.training.launches.supervisor", plan.host_folder),
             cluster=plan.cluster,
             edf=plan.edf,

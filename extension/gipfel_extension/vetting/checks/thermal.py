@@ -15,17 +15,18 @@ from ..model import Finding, Scope, Verdict, failed, inconclusive, passed
 from ..threshold import Quantity
 from .gpus import ANOTHER_NODE, BaseCheck, GpuCheck, finding_per_gpu, not_reported
 
-#: Bits of NVML's clock-event mask that indicate a problem; idle, application clocks and sync boost do not.
+#: Bits of NVML's clock-event mask (``nvmlClocksEventReason*`` in nvml.h) that indicate a problem; idle,
+#: application clocks and sync boost do not. NVML explains the last two by their names only.
 REASONS: dict[int, str] = {
     0x04: "software power cap",
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
-    0x200: "board limit",
-    0x400: "reliability",
+    0x200: "limit of the board (NVML: BoardLimit)",
+    0x400: "limit for reliability (NVML: Reliability)",
 }
-_THROTTLED_FIX = "Use another node, and tell the operators: heat or power of this one is the cause."
+_THROTTLED_FIX = "Use another node, and tell the operators that this node is throttled by heat or power."
 _IDLE_BIT = 0x01
 #: Below this temperature the sensor is assumed to be faulty.
 _MIN_TEMPERATURE_C = 1.0
@@ -40,14 +41,15 @@ _INDEX = re.compile(r"GPU (\d+)")
 
 
 class Clocks(BaseCheck):
-    """Check that the clocks are not throttled, and not limited below the model's maximum.
+    """Check that clocks are not throttled, and that their limits are not set too low.
 
     Parameters
     ----------
     min_sm_clock_ratio
-        Required share of the maximum SM clock for the configured application clock.
+        Minimum ratio of the configured application clock to the maximum SM clock.
     min_memory_clock_ratio
-        Required share of the maximum memory clock, unless the GPU is idle.
+        Minimum ratio of the memory clock to its maximum, unless the GPU is idle, and of this maximum to the
+        highest of the node's GPUs of the same model.
     """
 
     scope: ClassVar[Scope] = Scope.GPU
@@ -95,7 +97,7 @@ class Temperature(GpuCheck):
     Parameters
     ----------
     margin
-        Required distance to the temperature at which the GPU slows down, where NVML reports that.
+        Minimum distance in °C to the temperature at which the GPU slows down, where NVML reports that.
     """
 
     margin: Annotated[float, Field(ge=0, le=100)] = 10.0
@@ -113,7 +115,7 @@ class Temperature(GpuCheck):
                 "Let it cool down, or use another node: a GPU that is hot before the run is not cooled well."
             )
             return failed(
-                f"{now:.0f} °C, {slowdown - now:.0f} below its slowdown temperature ({slowdown:.0f} °C).",
+                f"{now:.0f} °C is not {self.margin:g} °C below its slowdown temperature ({slowdown:.0f} °C).",
                 fix,
                 now,
                 "°C",
@@ -127,7 +129,7 @@ class PowerLimit(GpuCheck):
     Parameters
     ----------
     min_ratio
-        Required share of the board's default limit.
+        Minimum ratio of the power limit to the board's default.
     """
 
     min_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.95
@@ -198,7 +200,9 @@ class ThrottleMonitor:
         readings = [each for each in self._of_gpu(finding.subject) if each.clock_reasons is not None]
         if not readings:
             reason = "Its clocks could not be read under load."
-            fix = "Check whether NVML works here, or remove `heat` from the protocol."
+            fix = (
+                "Check whether NVML works here, or remove `heat` (the load before measuring) from this check."
+            )
             return finding.with_verdict(Verdict.INCONCLUSIVE, reason, fix=fix)
         clocks = [each.sm_clock_mhz for each in readings if each.sm_clock_mhz is not None]
         heat = [each.temperature_c for each in readings if each.temperature_c is not None]
