@@ -1000,7 +1000,8 @@ export interface IJobFigures {
 /**
  * Groups of equal name, size and source, with sums of their `calls` by kind and `sent` bytes. `groups` is
  * their number and `size` the members of each. `ranks` lists the members if there is only one group. `nodes`
- * is the largest number of nodes that one of the groups spans.
+ * is the largest number of nodes that one of the groups spans. `source` is what they were read from, as text:
+ * flight recorder, NCCL Inspector or NCCL RAS.
  */
 export interface IGroupFamily {
   readonly label: string;
@@ -1014,11 +1015,11 @@ export interface IGroupFamily {
 }
 
 /**
- * Calls of equal kind and size in a `GroupFamily`. `size` is in bytes, times are in microseconds, null if
- * none was recorded. `algbw` and `busbw` are bytes per second at the median. `slowest` names the ranks of a
- * group that takes `factor` times as long as its peers.
+ * Number and times of the calls of one kind and size in a `GroupFamily`. `size` is in bytes, times are in
+ * microseconds, null if none was recorded. `algbw` and `busbw` are bytes per second at the median. `slowest`
+ * names the ranks of a group that takes `factor` times as long as its peers.
  */
-export interface ISlowCalls {
+export interface ICallTimes {
   readonly label: string;
   readonly kind: string;
   readonly size: number;
@@ -1037,7 +1038,7 @@ export interface IJobTraffic {
   readonly lines: readonly string[];
   readonly sources: readonly string[];
   readonly groups: readonly IGroupFamily[];
-  readonly slowest: readonly ISlowCalls[];
+  readonly slowest: readonly ICallTimes[];
   readonly notes: readonly string[];
   readonly problems: readonly string[];
 }

@@ -1,4 +1,4 @@
-"""The report on a job's traffic: groups, the matrix of bytes with its figure, and the slowest calls; pure."""
+"""The report on a job's traffic, without I/O: groups, the matrix of bytes with its figure, times of calls."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from gipfel_cluster.model import Frozen, pluralize
 
 from ..telemetry.figures.lines import plain_text
-from ..telemetry.figures.palette import HEAT, clear_layout, empty_plot
+from ..telemetry.figures.palette import HEAT, base_layout, empty_plot
 from ..training.flight_recorder.report import name_ranks
 from .traffic import Calls, Group, Traffic, bus_factor, pair_bytes
 
-#: Above this number of ranks, the matrix has a row per node; if nodes are unknown or too many (the second
-#: number), a row per block of consecutive ranks or nodes.
+#: Above `MOST_RANKS` ranks, the matrix has a row per node, or per block of consecutive nodes if there are
+#: more than `_MOST_BINS`; with one node or unknown nodes, a row per block of consecutive ranks.
 MOST_RANKS, _MOST_BINS = 64, 256
 _MOST_ROWS, _MOST_PROBLEMS = 100, 8
-#: A group is reported as slow if its median time is this factor above the median of its peers, the groups of
-#: equal name and size, of which there must be at least this many.
+#: A group is reported as slow if its median time is more than `_SLOW` times the median of the groups of equal
+#: name and size, of which there must be at least `_PEERS`.
 _SLOW, _PEERS = 1.25, 4
 _SPREAD = (
     "Bytes are what ranks need to send for each call, spread evenly over the members: S/n for each pair of "
@@ -40,7 +40,8 @@ class GroupFamily(Frozen):
     """Groups of equal name, size and source, with sums of their ``calls`` by kind and ``sent`` bytes.
 
     ``groups`` is their number and ``size`` the members of each. ``ranks`` lists the members if there is only
-    one group. ``nodes`` is the largest number of nodes that one of the groups spans.
+    one group. ``nodes`` is the largest number of nodes that one of the groups spans. ``source`` is what they
+    were read from, as text: flight recorder, NCCL Inspector or NCCL RAS.
     """
 
     label: str
@@ -53,8 +54,8 @@ class GroupFamily(Frozen):
     sent: int
 
 
-class SlowCalls(Frozen):
-    """Calls of equal kind and size in a `GroupFamily`.
+class CallTimes(Frozen):
+    """Number and times of the calls of one kind and size in a `GroupFamily`.
 
     ``size`` is in bytes, times are in microseconds, null if none was recorded. ``algbw`` and ``busbw`` are
     bytes per second at the median. ``slowest`` names the ranks of a group that takes ``factor`` times as long
@@ -97,7 +98,7 @@ class CommunicationReport(Frozen):
     seconds: float | None
     across: float | None
     groups: tuple[GroupFamily, ...]
-    slowest: tuple[SlowCalls, ...]
+    slowest: tuple[CallTimes, ...]
     matrix: TrafficMatrix
     notes: tuple[str, ...]
     problems: tuple[str, ...]
@@ -118,7 +119,7 @@ def communication_report(traffic: Traffic, sources: Sequence[str]) -> Communicat
     weights = _weights(traffic)
     ranks = sorted({*traffic.nodes, *(rank for each in traffic.groups for rank in each.ranks)})
     rows = sorted(
-        (_slow_calls(*key, calls) for (*_, family) in families.items() for key, calls in _keyed(family)),
+        (_call_times(*key, calls) for (*_, family) in families.items() for key, calls in _keyed(family)),
         key=lambda each: (-(each.median_us or -1), -each.size * each.calls),
     )
     matrix = _matrix(traffic, ranks, weights)
@@ -155,6 +156,7 @@ def _families(traffic: Traffic) -> dict[tuple[str, int, str], _Family]:
         bytes_each = size if kind == "send" else pair_bytes(kind, size, group.size)
         family.sent += pairs * bytes_each * calls.count
         family.rows.setdefault((kind, size), []).append((group, calls))
+    # NCCL RAS counts the calls of a group, and reports no sizes.
     for (number, kind), count in traffic.counts.items():
         own = of_group[number].calls
         own[kind] = own.get(kind, 0) + count
@@ -188,9 +190,9 @@ def _described(family: _Family, nodes: Mapping[int, str]) -> GroupFamily:
     )
 
 
-def _slow_calls(
+def _call_times(
     label: str, kind: str, size: int, members: int, groups: Sequence[tuple[Group, Calls]]
-) -> SlowCalls:
+) -> CallTimes:
     times = np.array([each for _, calls in groups for each in calls.times_us])
     timed = [(group, float(np.median(calls.times_us))) for group, calls in groups if calls.times_us]
     middle = float(np.median(times)) if len(times) else None
@@ -201,7 +203,7 @@ def _slow_calls(
         if own > _SLOW * others:
             slowest, factor = name_ranks(group.ranks) if group.ranks else group.label, own / others
     algbw = size / middle * 1e6 if middle and size else None
-    return SlowCalls(
+    return CallTimes(
         label=label,
         kind=kind,
         size=size,
@@ -272,7 +274,7 @@ def _across(traffic: Traffic, ranks: Sequence[int], weights: NDArray[np.float64]
 
 
 def _lines(
-    rows: Sequence[SlowCalls], sent: int, seconds: float | None, across: float | None
+    rows: Sequence[CallTimes], sent: int, seconds: float | None, across: float | None
 ) -> Iterable[str]:
     for row in sorted((each for each in rows if each.factor), key=lambda each: -(each.factor or 0))[:3]:
         yield (
@@ -291,14 +293,14 @@ def _lines(
         )
 
 
-def _missing_times(rows: Sequence[SlowCalls]) -> tuple[str, ...]:
+def _missing_times(rows: Sequence[CallTimes]) -> tuple[str, ...]:
     if not rows or any(each.median_us is not None for each in rows):
         return ()
     return ("No time was recorded: only NCCL writes the end of a call, and gloo does not.",)
 
 
 def _more(count: int) -> tuple[str, ...]:
-    return (f"… and {pluralize(count, 'other file')}.",) if count > 0 else ()
+    return (f"… and {pluralize(count, 'other problem')}.",) if count > 0 else ()
 
 
 def size_text(size: float) -> str:
@@ -329,7 +331,7 @@ def matrix_figure(matrix: TrafficMatrix, *, dark: bool = False) -> dict[str, Any
     """
     sent = np.array(matrix.sent, np.float64)
     if not sent.any():
-        return {"data": [], "layout": clear_layout("", 120, dark=dark) | empty_plot("No bytes.", dark=dark)}
+        return {"data": [], "layout": base_layout("", 120, dark=dark) | empty_plot("No bytes.", dark=dark)}
     with np.errstate(divide="ignore"):
         powers = np.log10(sent)
     low, high = float(powers[sent > 0].min()), float(powers.max())
@@ -337,7 +339,7 @@ def matrix_figure(matrix: TrafficMatrix, *, dark: bool = False) -> dict[str, Any
     levels = np.full(sent.shape, _MISSING, np.uint8)
     levels[sent > 0] = np.rint((powers[sent > 0] - low) / (high - low) * _LEVELS)
     pixels = int(np.clip(len(sent) * 20, 160, 520))
-    layout = clear_layout(
+    layout = base_layout(
         "", _TOP_PIXELS + _BOTTOM_PIXELS + pixels, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS
     )
     # Room for axis titles beside the names of nodes, and for the color scale.

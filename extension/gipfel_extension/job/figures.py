@@ -8,7 +8,7 @@ import numpy as np
 
 from ..telemetry.figures.heat import HEAT_METRICS
 from ..telemetry.figures.lines import json_values, milliseconds, plain_text, span_ms
-from ..telemetry.figures.palette import COLORS, DEVICES, HEAT, clear_layout, empty_plot, simulated_mark
+from ..telemetry.figures.palette import COLORS, DEVICES, HEAT, base_layout, empty_plot, simulated_mark
 from ..telemetry.figures.stack import Plot, stacked, time_axis
 from ..telemetry.metric_table import TABLE, LineStyle
 from ..telemetry.store.overview import Overview
@@ -233,12 +233,12 @@ def heat_bytes(
     values = values_of(overview, metric)[[row.index for row in rows]]
     if not np.isfinite(values).any():
         note = empty_plot(f"{style.label} was not recorded in this time.", dark=dark)
-        layout = clear_layout("", 120, dark=dark) | note
+        layout = base_layout("", 120, dark=dark) | note
         return {"data": [], "layout": layout | {"meta": {"metric": metric}}}
     binned, parts = worst_bins(values, min(most_rows, _MOST_PIXELS), highest=metric in HIGH_IS_BAD)
     high = style.scale_max or float(np.nanmax(binned)) or 1.0
     pixels = _pixels(len(parts))
-    layout = clear_layout(
+    layout = base_layout(
         "", _TOP_PIXELS + _BOTTOM_PIXELS + pixels, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS
     )
     bucket = overview.bucket_ns / 1e6

@@ -17,7 +17,7 @@ from ..telemetry.figures.palette import (
     COLORS,
     DEVICES,
     HEAT,
-    clear_layout,
+    base_layout,
     empty_plot,
     grid_color,
     simulated_mark,
@@ -109,7 +109,7 @@ def roofline_figure(
     names = {row.index: _SIMULATED if row.simulated else overview.devices[row.index].name for row in gpus}
     roofs = {index: roof for index, name in names.items() if (roof := roof_of(name))}
     if reason := _reason(overview, gpus, roofs):
-        return {"data": [], "layout": clear_layout("", 140, dark=dark) | empty_plot(reason, dark=dark)}
+        return {"data": [], "layout": base_layout("", 140, dark=dark) | empty_plot(reason, dark=dark)}
     drawn = [row for row in gpus if row.index in roofs]
     rates, memory = _rates(overview, drawn, roofs)
     models = {each.model: each for each in roofs.values()}
@@ -265,7 +265,7 @@ def _by_gpu(
 
 
 def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
-    layout = clear_layout("", _PIXELS, dark=dark, top=4, bottom=44)
+    layout = base_layout("", _PIXELS, dark=dark, top=4, bottom=44)
     # If the legend has fewer lines, the page moves the title down with it, as in `figures.stack`.
     upper = round(1 - (_LEGEND_PIXELS + 18) / (_PIXELS - 48), 6)
     layout["annotations"] = [plot_title("Roofline, TFLOP/s", 1) | {"yshift": _LEGEND_PIXELS}]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ..communication.report import GroupFamily, SlowCalls
+from ..communication.report import CallTimes, GroupFamily
 from ..topology.cluster import ClusterState
 from .responses import Figure, ResponseModel
 
@@ -35,7 +35,7 @@ class JobTraffic(ResponseModel):
     lines: list[str]
     sources: list[str]
     groups: list[GroupFamily]
-    slowest: list[SlowCalls]
+    slowest: list[CallTimes]
     notes: list[str]
     problems: list[str]
 

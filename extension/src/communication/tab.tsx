@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IGroupFamily, IJobCommunication, IJobTraffic, ISlowCalls } from '../api';
+import type { IGroupFamily, IJobCommunication, IJobTraffic, ICallTimes } from '../api';
 import { Notice } from '../common/notice';
 import { Table } from '../common/table';
 import { GivenFigure } from '../figures/given';
@@ -59,7 +59,7 @@ function Content(props: IProps & { value: IJobCommunication }): React.JSX.Elemen
         </section>
         <section aria-label={trans.__('Slowest calls')}>
           <h3>{trans.__('Slowest calls')}</h3>
-          <SlowTable rows={report.slowest} trans={trans} />
+          <CallTimesTable rows={report.slowest} trans={trans} />
         </section>
       </div>
       <h3>{trans.__('Groups')}</h3>
@@ -77,7 +77,7 @@ function matrixTitle(by: string, trans: TranslationBundle): string {
       : trans.__('Bytes between blocks of ranks');
 }
 
-function SlowTable(props: { rows: readonly ISlowCalls[]; trans: TranslationBundle }): React.JSX.Element {
+function CallTimesTable(props: { rows: readonly ICallTimes[]; trans: TranslationBundle }): React.JSX.Element {
   const { rows, trans } = props;
   const heads = [
     trans.__('Call'),

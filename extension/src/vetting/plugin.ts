@@ -10,7 +10,7 @@ import { VettingModel } from './model';
 import { VettingRequests } from './requests';
 import { vettingSection } from './section';
 
-/** The section for vetting the nodes of this job. */
+/** Adds the section that vets the nodes of this job to the panel. */
 export const vettingPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:vetting',
   description: 'Vets the nodes of this job with a protocol, and shows the report.',
@@ -20,18 +20,19 @@ export const vettingPlugin: JupyterFrontEndPlugin<void> = {
   activate: (
     app: JupyterFrontEnd,
     panel: IGipfelPanel,
-    services: IEditorServices,
+    editorServices: IEditorServices,
     notebooks: INotebookTracker | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const { serverSettings } = app.serviceManager;
+    // Protocols are found in and saved to the directory of the current notebook.
     const directory = (): string => PathExt.dirname(notebooks?.currentWidget?.context.path ?? '');
     const model = new VettingModel(
       new VettingRequests(serverSettings),
       directory,
       serverChanges(serverSettings).of('vetting')
     );
-    panel.addSection(vettingSection(model, trans, services), { rank: 300 });
+    panel.addSection(vettingSection(model, trans, editorServices), { rank: 300 });
   }
 };

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..sample import Columns, Device, Sample, SampleTable, group_means
 from ..user_metrics import MetricsReader, UserMetric, UserMetrics
 from .lines import GPU_LINES, LINES, Line, Row, activity_rows, line_trace, plain_text
-from .palette import COLORS, DEVICES, clear_layout, empty_plot, simulated_mark
+from .palette import COLORS, DEVICES, base_layout, empty_plot, simulated_mark
 from .stack import axes, axis_suffix, legend, plot_title
 
 #: Maximum number of rows of user metrics, to leave space for the GPUs.
@@ -280,7 +280,7 @@ def figure_delta(samples: Iterable[Sample]) -> dict[str, dict[str, list[Any]]]:
 def layout_of(rows: list[Row], table: SampleTable, *, window_s: float, dark: bool) -> dict[str, Any]:
     """Return the layout of a table's rows; see :func:`saturation_figure` for the parameters."""
     height = _TOP_PIXELS + _BOTTOM_PIXELS + _ROW_PIXELS * max(1, len(rows))
-    layout = clear_layout(_title(table), height, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS)
+    layout = base_layout(_title(table), height, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS)
     top = {"y": round(1 - _TITLE_PIXELS / height, 6), "yanchor": "top", "yref": "container"}
     layout |= {
         "margin": {"l": 42, "r": 8, "t": _TOP_PIXELS, "b": _BOTTOM_PIXELS},

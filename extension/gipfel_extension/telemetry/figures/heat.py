@@ -9,7 +9,7 @@ import numpy as np
 from ..metric_table import TABLE, LineStyle
 from ..sample import Device
 from .lines import gpu_name, gpus_of, json_rows, rows_by_device, span_ms
-from .palette import HEAT, clear_layout, empty_plot, simulated_mark, text_color
+from .palette import HEAT, base_layout, empty_plot, simulated_mark, text_color
 from .stack import time_axis
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def heat_figure(
     style = HEAT_METRICS[metric]
     gpus = gpus_of(overview)
     if not gpus or not len(overview.time_ns):
-        layout = clear_layout(title, 100, dark=dark) | empty_plot("No GPU has been recorded.", dark=dark)
+        layout = base_layout(title, 100, dark=dark) | empty_plot("No GPU has been recorded.", dark=dark)
         return {"data": [], "layout": layout | {"meta": {"devices": [], "bucket_ms": 1000, "factor": 1.0}}}
     row_of = rows_by_device(overview)
     rows = overview.mean.get(metric, np.full((len(overview.devices), len(overview.time_ns)), np.nan))
@@ -87,7 +87,7 @@ def heat_figure(
         trace["zmax"] = style.scale_max
     top = _TOP_PIXELS + (18 if title else 0)
     height = top + _BOTTOM_PIXELS + min(_MAX_PIXELS, len(gpus) * _row_pixels(len(gpus)))
-    layout = clear_layout(title, round(height), dark=dark, top=top, bottom=_BOTTOM_PIXELS)
+    layout = base_layout(title, round(height), dark=dark, top=top, bottom=_BOTTOM_PIXELS)
     layout["xaxis"] = time_axis(dark=dark) | {"range": list(span_ms(overview) or ()), "showgrid": False}
     layout["yaxis"] = _names(gpus, several=several)
     layout["meta"] = {

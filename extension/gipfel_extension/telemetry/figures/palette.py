@@ -86,7 +86,7 @@ def area_color(name: str, *, dark: bool) -> str:
     return dark_color if dark else light_color
 
 
-def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: int = 30) -> dict[str, Any]:
+def base_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: int = 30) -> dict[str, Any]:
     """Return a layout without axes, with a title at the top, transparent background and small margins."""
     return {
         "title": {

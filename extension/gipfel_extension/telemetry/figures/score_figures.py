@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lines import json_values
-from .palette import AREAS, PAGE, area_color, clear_layout, empty_plot, grid_color, simulated_mark
+from .palette import AREAS, PAGE, area_color, base_layout, empty_plot, grid_color, simulated_mark
 from .stack import Plot, stacked
 
 #: Resources of the score, in the order in which areas are stacked.
@@ -25,7 +25,7 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
     """
     score = document.get("score")
     if score is None:
-        layout = clear_layout(title, 110, dark=dark)
+        layout = base_layout(title, 110, dark=dark)
         return {
             "data": [],
             "layout": layout | empty_plot("There is no score: no sample could be scored.", dark=dark),
@@ -69,7 +69,7 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
         "hovertemplate": "%{y}: %{x:.1f} of 100 points<extra></extra>",
     }
     top = 30 if title or document.get("simulated") else 8
-    layout = clear_layout(title, top + 34 + 24 * len(names), dark=dark, top=top, bottom=34)
+    layout = base_layout(title, top + 34 + 24 * len(names), dark=dark, top=top, bottom=34)
     layout["margin"]["l"] = 96
     layout["bargap"] = 0.25
     layout["xaxis"] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..events import Event
 from .lines import plain_text
-from .palette import MARK, clear_layout, empty_plot, grid_color, simulated_mark
+from .palette import MARK, base_layout, empty_plot, grid_color, simulated_mark
 
 #: Heights in pixels: the figure's title, the time axis' labels, a plot's title, a line of its legend.
 _TITLE_PIXELS = 30
@@ -93,11 +93,11 @@ def stacked(
     `span_ms` is the range of the time axis in UTC milliseconds.
     """
     if not plots:
-        layout = clear_layout(title, 140, dark=dark) | empty_plot(empty, dark=dark)
+        layout = base_layout(title, 140, dark=dark) | empty_plot(empty, dark=dark)
         return {"data": [], "layout": layout}
     inner = sum(plot.header_pixels + plot.pixels for plot in plots)
     top = _TITLE_PIXELS if title else 4
-    layout = clear_layout(title, inner + top + _BOTTOM_PIXELS, dark=dark, top=top, bottom=_BOTTOM_PIXELS)
+    layout = base_layout(title, inner + top + _BOTTOM_PIXELS, dark=dark, top=top, bottom=_BOTTOM_PIXELS)
     layout["hovermode"] = "x unified"
     data = []
     above = 0

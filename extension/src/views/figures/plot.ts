@@ -45,11 +45,11 @@ export interface IFigureOptions {
    * length of the recording, but at most the length of the window.
    */
   readonly standalone?: boolean;
-  /** True if the figure is as high as its node, if that is higher than the figure needs. */
+  /** True to stretch the figure to the height of its node, if the node is higher. */
   readonly fill?: boolean;
   /** Colours of lines on a dark page by metric; those of the figure are for a light one. */
   readonly darkColours?: Readonly<Record<string, string>>;
-  /** Draws lines that are denser than the pixels with a band; without it they are drawn as they are. */
+  /** Returns a line with more points than pixels as a line and a band; without it, every point is drawn. */
   readonly banded?: typeof bandedLine;
 }
 
@@ -128,7 +128,7 @@ export class FigureView {
     return { traces: this._traces, layout: this._given ?? {} };
   }
 
-  /** Draw the figure, after a drag has ended: the selection of a drag refers to the axis at its start. */
+  /** Draw the figure, after the end of a drag: a drag selects on the axis that was drawn when it began. */
   async draw(): Promise<void> {
     const plotly = await this.loadPlotly();
     await this._drag.ended;
@@ -138,7 +138,7 @@ export class FigureView {
     const first = this._plotly === null;
     this._plotly = plotly;
     const own = themed(this._given, this.node);
-    this._legends = fitLegends(own, this._traces, this.node.clientWidth);
+    this._legendShifts = fitLegends(own, this._traces, this.node.clientWidth);
     if (this.options.fill) {
       own.height = Math.max(Number(own.height), this.node.clientHeight);
     }
@@ -267,8 +267,8 @@ export class FigureView {
     if (!this._plotly || !this._given || this._disposed || this.node.clientWidth <= 0) {
       return;
     }
-    const legends = fitLegends({ ...this._given }, this._traces, this.node.clientWidth);
-    if (this.options.fill || legends !== this._legends) {
+    const legendShifts = fitLegends({ ...this._given }, this._traces, this.node.clientWidth);
+    if (this.options.fill || legendShifts !== this._legendShifts) {
       await this.draw();
     }
     if (!this.options.fill) {
@@ -291,7 +291,7 @@ export class FigureView {
   private _metrics: readonly string[] = [];
   private _zoom: readonly string[] | null = null;
   private _moves = false;
-  private _legends = '';
+  private _legendShifts = '';
   private _revision = 0;
   private _disposed = false;
 }

@@ -137,8 +137,9 @@ interface ITitle extends PartialJSONObject {
 }
 
 /**
- * Fit the space between title and plot to the lines that each legend of a figure has at this width; return the
- * changes in pixels, which differ only where it must be drawn again.
+ * Fit the space between title and plot to the lines that each legend of a figure has at this width.
+ *
+ * @returns The shift of each plot in pixels, as text to compare: draw the figure again if it changed.
  */
 export function fitLegends(layout: PartialJSONObject, traces: readonly ITrace[], width: number): string {
   const { l, r, t, b } = layout.margin as Readonly<Record<'l' | 'r' | 't' | 'b', number>>;
