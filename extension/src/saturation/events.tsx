@@ -6,9 +6,10 @@ import { formatTimeOfDay, zoneName } from '../common/clock';
 import type { SaturationModel } from './model';
 
 const AROUND_MS = 60_000;
-const BAD = new Set(['xid', 'gpu_lost', 'node_lost', 'disk_full', 'samples_lost']);
+/** Kinds of events in which a GPU or a node was lost, or samples can't be written; the others are notices. */
+const PROBLEMS = new Set(['xid', 'gpu_lost', 'node_lost', 'disk_full', 'samples_lost']);
 
-/** Events of the recording and of the GPUs, the newest first. */
+/** Events of the run, about its GPUs, nodes and workloads or about the recording itself, the newest first. */
 export function Events(props: {
   events: readonly IRunEvent[];
   model: SaturationModel;
@@ -18,12 +19,12 @@ export function Events(props: {
   if (events.length === 0) {
     return null;
   }
-  const bad = events.filter(event => BAD.has(event.kind)).length;
+  const problems = events.filter(event => PROBLEMS.has(event.kind)).length;
   return (
     <details className="jp-Gipfel-more jp-Gipfel-view">
       <summary>
         {trans._n('%1 event', '%1 events', events.length)}
-        {bad > 0 && ` · ✗ ${bad}`}
+        {problems > 0 && ` · ✗ ${trans._n('%1 problem', '%1 problems', problems)}`}
       </summary>
       <ul className="jp-Gipfel-events">
         {[...events].reverse().map((event, place) => (
@@ -42,7 +43,8 @@ export function Events(props: {
                 {formatTimeOfDay(event.time_ms)} {zoneName(event.time_ms)}
               </time>
             </button>{' '}
-            <span aria-hidden="true">{BAD.has(event.kind) ? '✗' : '⚑'}</span> {event.node}: {event.message}
+            <span aria-hidden="true">{PROBLEMS.has(event.kind) ? '✗' : '⚑'}</span> {event.node}:{' '}
+            {event.message}
           </li>
         ))}
       </ul>

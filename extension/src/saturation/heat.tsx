@@ -43,7 +43,9 @@ export function Heat(props: { model: SaturationModel; trans: TranslationBundle }
         onRow={choose}
       />
       <p className="jp-Gipfel-small">
-        {trans.__('Click a row, or choose below, for SM, tensor, DRAM, links, clock and power of a GPU.')}
+        {trans.__(
+          'Click a row, or select a GPU below, to see its SM, tensor core, DRAM and link activity, clock and power.'
+        )}
       </p>
     </section>
   );

@@ -20,7 +20,7 @@ export async function startService(
     (value, change) => (
       <>
         <StartFields offer={offer} value={value} change={change} trans={trans} />
-        <Limits ask={() => model.limits()} trans={trans} />
+        <Limits fetchLimits={() => model.limits()} trans={trans} />
       </>
     )
   );

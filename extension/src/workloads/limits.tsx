@@ -7,18 +7,18 @@ import { Notice } from '../common/notice';
 
 interface IProps {
   /** Request the limits. */
-  readonly ask: () => Promise<ILimits>;
+  readonly fetchLimits: () => Promise<ILimits>;
   readonly trans: TranslationBundle;
 }
 
 /** Limits of the user's jobs and the remaining resources, as in `gipfel quota`; requested when it is opened. */
-export function Limits({ ask, trans }: IProps): React.JSX.Element {
+export function Limits({ fetchLimits, trans }: IProps): React.JSX.Element {
   const [limits, setLimits] = React.useState<ILimits | null>(null);
   const [error, setError] = React.useState('');
   const load = (): void => {
     setError('');
     setLimits(null);
-    ask().then(setLimits, (reason: unknown) => {
+    fetchLimits().then(setLimits, (reason: unknown) => {
       setError(errorMessage(reason));
     });
   };

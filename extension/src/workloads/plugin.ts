@@ -20,8 +20,8 @@ export const workloadsPlugin: JupyterFrontEndPlugin<IGipfelWorkloads> = {
   activate: (app: JupyterFrontEnd, panel: IGipfelPanel, translator: ITranslator | null): IGipfelWorkloads => {
     const list = new WorkloadList();
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const ask = (): Promise<ILimits> => requestJson(app.serviceManager.serverSettings, 'quota');
-    panel.addSection(workloadsSection(list, trans, ask), { rank: 200 });
+    const fetchLimits = (): Promise<ILimits> => requestJson(app.serviceManager.serverSettings, 'quota');
+    panel.addSection(workloadsSection(list, trans, fetchLimits), { rank: 200 });
     return list;
   }
 };

@@ -15,11 +15,15 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** Create the section that lists workloads of all kinds, with the number of running ones in its tab. */
+/**
+ * Create the section that lists workloads of all kinds, with the number of running ones in its tab.
+ *
+ * @param fetchLimits - Request the limits of the user's jobs and the storage quota, as in `gipfel quota`.
+ */
 export function workloadsSection(
   list: WorkloadList,
   trans: TranslationBundle,
-  ask: () => Promise<ILimits>
+  fetchLimits: () => Promise<ILimits>
 ): ISection {
   return {
     id: 'workloads',
@@ -37,7 +41,7 @@ export function workloadsSection(
     ),
     Body: () => (
       <UseSignal signal={list.changed}>
-        {(): React.JSX.Element => <Body list={list} trans={trans} ask={ask} />}
+        {(): React.JSX.Element => <Body list={list} trans={trans} fetchLimits={fetchLimits} />}
       </UseSignal>
     ),
     setVisible: visible => {
@@ -46,14 +50,18 @@ export function workloadsSection(
   };
 }
 
-function Body({ list, trans, ask }: IProps & { readonly ask: () => Promise<ILimits> }): React.JSX.Element {
+function Body({
+  list,
+  trans,
+  fetchLimits
+}: IProps & { readonly fetchLimits: () => Promise<ILimits> }): React.JSX.Element {
   const { rows, shownKinds } = list;
-  // A kind that can't be started from here is offered once there is a workload of it.
-  const offered = list.kinds.filter(each => each.emptyText !== '' || (each.rows() ?? []).length > 0);
+  // A kind without `emptyText` can't be started from here: the filter has it only once there is a workload of it.
+  const filterKinds = list.kinds.filter(each => each.emptyText !== '' || (each.rows() ?? []).length > 0);
   const errors = [...new Set(shownKinds.map(each => each.error()))].filter(each => each !== '');
   return (
     <div className="jp-Gipfel-work">
-      {offered.length > 1 && <KindChoice list={list} offered={offered} trans={trans} />}
+      {filterKinds.length > 1 && <KindChoice list={list} kinds={filterKinds} trans={trans} />}
       {errors.map(each => (
         <Notice key={each} shape="✗" text={each} error />
       ))}
@@ -72,14 +80,14 @@ function Body({ list, trans, ask }: IProps & { readonly ask: () => Promise<ILimi
         <React.Fragment key={each.key}>{each.render()}</React.Fragment>
       ))}
       {shownKinds.map(({ id, Footer }) => Footer && <Footer key={id} />)}
-      <Limits ask={ask} trans={trans} />
+      <Limits fetchLimits={fetchLimits} trans={trans} />
     </div>
   );
 }
 
 /** The filter by kind. */
-function KindChoice(props: IProps & { readonly offered: WorkloadList['kinds'] }): React.JSX.Element {
-  const { list, offered, trans } = props;
+function KindChoice(props: IProps & { readonly kinds: WorkloadList['kinds'] }): React.JSX.Element {
+  const { list, kinds, trans } = props;
   return (
     <div className="jp-Gipfel-work-filter">
       <label>
@@ -93,7 +101,7 @@ function KindChoice(props: IProps & { readonly offered: WorkloadList['kinds'] })
           }}
         >
           <option value="">{trans.__('all')}</option>
-          {offered.map(each => (
+          {kinds.map(each => (
             <option key={each.id} value={each.id}>
               {each.title}
             </option>
