@@ -30,9 +30,10 @@ class ReportedRank:
     pid
         Process ID on its node, in the rank's own PID namespace.
     launch
-        ``RUN/N`` of its launch; empty outside of launches.
+        ``RUN/N`` of its launch, ``N`` of a launch that is a job of its own; empty outside of launches.
     source
-        What reported the roles: ``rank``, ``mesh``, ``wrapper`` or ``launch``.
+        Where the roles come from: ``rank`` (the program called `gipfel_widgets.roles`), ``mesh`` (torch's
+        device mesh), ``wrapper`` (DDP or FSDP) or ``launch`` (the layout given to the launch).
     roles
         The rank's coordinates as in the line, not validated; empty if it reported none.
     """
@@ -99,7 +100,7 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
     reports, damaged = list(records), 0
     for line in filter(None, lines):
         try:
-            reports.append(_named_as_recorded(_report(json.loads(line)), run))
+            reports.append(_with_launch_of_run(_report(json.loads(line)), run))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             damaged += 1
     reports.sort(key=lambda each: each.time_ns)
@@ -113,10 +114,10 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
         # A launch that was restarted with fewer nodes also has reports from the larger world.
         if each.world_size in (None, size) and (size is None or each.rank < size):
             earlier = found.get(each.rank)
-            better = (
+            keep_earlier = (
                 earlier is not None and earlier.roles and (not each.roles or _trust(each) < _trust(earlier))
             )
-            if earlier is not None and better:
+            if earlier is not None and keep_earlier:
                 found[each.rank] = replace(each, roles=earlier.roles, source=earlier.source)
             else:
                 found[each.rank] = each
@@ -124,15 +125,18 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
 
 
 def _trust(report: ReportedRank) -> int:
-    """Return the precedence of a report of roles, regardless of its time; that of the program is highest.
+    """Return the precedence of a report's roles, whatever its time: those from the program are the highest.
 
-    A wrapped model shows data parallelism only, while the launch's layout was chosen by a person.
+    DDP and FSDP show data parallelism only, so the launch's layout, which a person chose, precedes them.
     """
     return {"wrapper": 0, "launch": 1}.get(report.source, 2)
 
 
-def _named_as_recorded(report: ReportedRank, run: Path) -> ReportedRank:
-    """Return a report with ``N`` for a launch that is not in the run, but has its job for itself."""
+def _with_launch_of_run(report: ReportedRank, run: Path) -> ReportedRank:
+    """Return the report with ``N`` as its launch instead of ``RUN/N`` if RUN is not the name of the run.
+
+    The launch is then a job of its own, and RUN is the name of the directory above all launches.
+    """
     name, slash, number = report.launch.rpartition("/")
     return replace(report, launch=number) if slash and name != run.name else report
 

@@ -1,4 +1,4 @@
-"""Set-up steps: shell lines of an EDF's companion files, run in the container before the command."""
+"""Set-up steps: shell lines of ``NAME.setup``, beside an EDF, that the container runs before the command."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ SETUP_DIRECTORIES = ("/run/gipfel/setup", "/opt/gipfel/setup", "/mnt/gipfel/setu
 _SHELL = "/bin/sh"
 _REPORT_FAILURE = " ".join(
     (
-        # The status is 0 here if a signal ends the shell, and after a plain exit.
+        # The status is 0 here if a signal ends the shell, or if a step runs `exit 0`.
         'trap \'__gipfel_status=$?; [ "$__gipfel_status" = 0 ] && __gipfel_status=;',
         'printf "gipfel: %s%s: a set-up step ended%s, so the command was not started.\\n" "$__gipfel_name"',
         '"${__gipfel_line-}" "${__gipfel_status:+ with status $__gipfel_status}" >&2;',
@@ -22,8 +22,9 @@ _REPORT_FAILURE = " ".join(
         '[ "$__gipfel_status" ] || exit 1\' EXIT;',
     )
 )
-#: A bash program with the arguments FILE NAME … -- WORD …; a failing line of FILE ends it, failing lines of
-#: files that FILE sources do not. It stores its arguments, since a sourced file would see them otherwise.
+#: A bash program with the arguments FILE NAME FILE NAME … -- COMMAND ARGUMENT …: it sources each FILE, which
+#: messages call NAME, then runs the command. A failing line of FILE ends it, failing lines of files that FILE
+#: sources do not. It stores its arguments, since a sourced file would see them as `$1`, `$2`, … otherwise.
 _BASH = " ".join(
     (
         "__gipfel_steps=(); __gipfel_folder=$PWD; __gipfel_line=;",
@@ -54,7 +55,7 @@ _SH = " ".join(
         'shift; trap - EXIT; exec "$@"',
     )
 )
-#: A program with the arguments _BASH, _SH and theirs; runs the first one if the image has bash.
+#: A program with the arguments _BASH, _SH and those of both: it runs _BASH if the image has bash, else _SH.
 _CHOOSE = " ".join(
     (
         "__gipfel_bash=$(command -v bash) || __gipfel_bash=/bin/bash;",
@@ -101,7 +102,7 @@ def with_setup(request: ContainerRequest) -> ContainerRequest:
 
 
 def _setup_directory(mounts: Sequence[Mount]) -> str:
-    """Return a directory that no mount covers, since no file can be created in a directory of the host."""
+    """Return a directory outside of all mounts: the steps can't be mounted in a directory of the host."""
     covers = [f"{mount.destination.rstrip('/')}/" for mount in mounts]
     free = (each for each in SETUP_DIRECTORIES if not any(f"{each}/".startswith(cover) for cover in covers))
     return next(free, SETUP_DIRECTORIES[0])
@@ -116,12 +117,13 @@ def _check_shell(edf: Edf, mounts: Sequence[Mount]) -> None:
     if image is None or covered:
         return
     if image.is_dir():
+        # Without an upper directory, only links in the image are resolved.
         found = Path(f"{image}{Layers(str(image), '').resolve(_SHELL)}").exists()
     else:
         # In many images /bin is a link to usr/bin, which unsquashfs does not resolve.
         found = any(image_contains(image, path.strip("/")) is not False for path in paths)
     if not found:
         raise GipfelError(
-            f"The image {image} has no {_SHELL}, which the set-up steps {edf.setup[-1]} need.",
+            f"The image {image} has no {_SHELL}, which the set-up steps {', '.join(edf.setup)} need.",
             "Choose an image with a shell, or remove the steps.",
         )

@@ -287,11 +287,11 @@ def judge_stream(entry: Entry, start: bytes, content: BinaryIO, index: PackageIn
     name = entry.path.rpartition("/")[2]
     if len(start) >= entry.size:
         return scan_member(
-            cast("BinaryIO", io.BufferedReader(io.BytesIO(start))), name, Budget(index=index), 0
+            cast("BinaryIO", io.BufferedReader(io.BytesIO(start))), name, Budget(package_index=index), 0
         )
     rest = _WithTail(content)
     whole = Forward(cast("BinaryIO", io.BufferedReader(rest)), start, entry.size)
-    found = scan_member(cast("BinaryIO", io.BufferedReader(whole)), name, Budget(index=index), 0)
+    found = scan_member(cast("BinaryIO", io.BufferedReader(whole)), name, Budget(package_index=index), 0)
     if start.startswith(b"PK"):
         return found
     while rest.read(1 << 20):

@@ -56,7 +56,7 @@ def _has_objects(descr: Any) -> bool:
     raise NotUnderstoodError("its NumPy header is broken")
 
 
-def object_array(inner: Judgement) -> Judgement:
+def judge_object_array(inner: Judgement) -> Judgement:
     """Return the judgement on an array of objects, given the judgement on its pickle."""
     finding = Finding(
         rule="numpy-objects",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, cast
 
 from ..model import Finding, Judgement
-from .array_files import npy_holds_objects, object_array, scan_gguf, scan_onnx, scan_safetensors
+from .array_files import judge_object_array, npy_holds_objects, scan_gguf, scan_onnx, scan_safetensors
 from .configs import scan_hdf5, scan_json, scan_template
 from .pickles import scan_pickles
 from .streams import (
@@ -15,7 +15,7 @@ from .streams import (
     Window,
     before_archive,
     decompress,
-    has_directory,
+    has_zip_directory,
     members,
     seekable,
 )
@@ -32,7 +32,7 @@ _NOT_READ = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "LZ4",
     b"7z\xbc\xaf\x27\x1c": "7-Zip",
-    b"ZF0x": "an old joblib",
+    b"ZF0x": "an old version of joblib",
     b"Rar!": "RAR",
 }
 #: The known harmless line of ``distutils-precedence.pth``, which setuptools installs.
@@ -84,7 +84,7 @@ def _scan(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
 def _other_readings(  # noqa: PLR0917 - what scanning a file needs, and its verdict so far
     head: bytes, by_start: Judgement, file: BinaryIO, name: str, budget: Budget, depth: int
 ) -> Iterator[Callable[[], Judgement]]:
-    """Yield functions that judge the bytes as other programs may read them: they may fit several formats."""
+    """Yield functions that judge the file as a further format: its bytes may be valid in several formats."""
     if not file.seekable():
         return
     # Data that was not recognized has already been tried as a pickle.
@@ -106,7 +106,7 @@ def _by_start(  # noqa: PLR0911 - one answer for each kind of beginning
         return _UNKNOWN
     for start, kind in _NOT_READ.items():
         if head.startswith(start):
-            raise NotUnderstoodError(f"it is compressed by {kind}, which is not read")
+            raise NotUnderstoodError(f"it is compressed with {kind}, which Gipfel does not unpack")
     for start, kind in _COMPRESSED.items():
         if head.startswith(start):
             return scan_member(
@@ -147,7 +147,7 @@ def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int)
         return scan_template(file, name)
     stripped = head.lstrip()
     if stripped[:1] in (b"{", b"[") and lower.endswith((".json", ".ipynb")):
-        return scan_json(file, budget.index)
+        return scan_json(file, budget.package_index)
     certain = lower.endswith((".pkl", ".pickle", ".joblib", ".dill", ".p"))
     found_pickle = scan_pickles(file, budget, _scanner(budget, depth), certain=certain)
     if found_pickle is not None:
@@ -162,6 +162,7 @@ def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int)
 def _scanner(budget: Budget, depth: int) -> Callable[[bytes], Judgement]:
     def scan_bytes(content: bytes) -> Judgement:
         stream = cast("BinaryIO", io.BufferedReader(io.BytesIO(content)))
+        # A name of a model file, so that content of an unknown format is not understood instead of plain.
         return scan_member(stream, "tensors.pt", budget, depth + 1).inside("bytes in it")
 
     return scan_bytes
@@ -176,7 +177,7 @@ def _scan_pickle(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judge
 def _scan_npy(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgement:
     if not npy_holds_objects(file):
         return Judgement()
-    return object_array(scan_pickles(file, budget, _scanner(budget, depth), certain=True) or _UNKNOWN)
+    return judge_object_array(scan_pickles(file, budget, _scanner(budget, depth), certain=True) or _UNKNOWN)
 
 
 def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgement:
@@ -201,7 +202,7 @@ def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgeme
         # A torch.distributed checkpoint is several archives in a row.
         budget.take_member()
         source = cast("BinaryIO", io.BufferedReader(Window(source, 0, before)))
-        if not has_directory(source):
+        if not has_zip_directory(source):
             found = scan_member(source, "before the archive", budget, depth + 1)
             return Judgement.union([total, found.inside("before the archive")])
 
@@ -315,7 +316,7 @@ def _is_safetensors(head: bytes, name: str) -> bool:
 
 def _ends_as_zip(file: BinaryIO) -> bool:
     try:
-        return has_directory(file)
+        return has_zip_directory(file)
     except NotUnderstoodError:
         return False
 

@@ -39,7 +39,7 @@ class Budget:
         Largest temporary copy of a stream that must be made seekable, in bytes.
     depth
         Deepest nesting of archives.
-    index
+    package_index
         Looks up packages that notebooks install, and collects what it could not judge.
     """
 
@@ -51,14 +51,14 @@ class Budget:
         decompressed: int = 4 << 30,
         spooled: int = 256 << 20,
         depth: int = 6,
-        index: PackageIndex | None = None,
+        package_index: PackageIndex | None = None,
     ) -> None:
         self._end = time.monotonic() + seconds
         self._members = members
         self._decompressed = decompressed
         self.spooled = spooled
         self.depth = depth
-        self.index = index or PackageIndex()
+        self.package_index = package_index or PackageIndex()
 
     def check_time(self) -> None:
         """Raise NotUnderstoodError if the time limit has passed."""
@@ -226,8 +226,8 @@ class Member(NamedTuple):
     offset: int
 
 
-def has_directory(file: BinaryIO) -> bool:
-    """Return whether a file ends with a zip directory, whatever it begins with."""
+def has_zip_directory(file: BinaryIO) -> bool:
+    """Return whether a file ends with zip's central directory, whatever it begins with."""
     return _find_end(file) is not None
 
 

@@ -92,7 +92,7 @@ def _judge(path: Path, index: PackageIndex | None, *, follow: bool) -> Judgement
     """Return the judgement on a file; None if it can't be opened."""
     try:
         with open_regular(path, follow=follow) as file:
-            return scan_file(file, path.name, Budget(index=index))
+            return scan_file(file, path.name, Budget(package_index=index))
     except OSError:
         return None
 

@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -39,10 +40,10 @@ def main() -> None:
         serve(server)
 
 
-def die_with(parent: int) -> None:
+def die_with(parent_pid: int) -> None:
     """Make the kernel kill this process when its parent ends."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent_pid:
         os._exit(1)
 
 
@@ -52,7 +53,7 @@ def prctl(option: int, value: Any) -> None:
 
 
 def import_torch() -> str:
-    """Import torch; return why children can't use it, empty if they can."""
+    """Import torch, and return why forked children can't use it; empty if they can."""
     try:
         import torch  # noqa: PLC0415
         import torch.distributed  # noqa: F401, PLC0415
@@ -65,9 +66,9 @@ def import_torch() -> str:
 def open_files() -> list[str]:
     """Return the open files of this process."""
     found = []
-    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - Python 3.9
+    for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115
+            found.append(str(link.readlink()))
     return found
 
 
@@ -93,7 +94,7 @@ def serve(server: Any) -> None:
 def fork_child(server: Any, request: Any, descriptors: Any, children: Any, ready: Any) -> None:
     """Fork a child for one request."""
     control = socket.socket(fileno=descriptors[3])
-    own = os.getpid()
+    server_pid = os.getpid()
     try:
         pid = os.fork()
     except OSError:
@@ -103,7 +104,7 @@ def fork_child(server: Any, request: Any, descriptors: Any, children: Any, ready
         if pid == 0:
             for each in (server, control, *children.values()):
                 each.close()
-            run_probe(own, request, descriptors[:3])
+            run_probe(server_pid, request, descriptors[:3])
         children[pid] = control
         ready.register(control, selectors.EVENT_READ, pid)
         send(control, {"pid": pid})
@@ -111,19 +112,19 @@ def fork_child(server: Any, request: Any, descriptors: Any, children: Any, ready
         os.close(descriptor)
 
 
-def run_probe(server: int, request: Any, descriptors: Any) -> None:
+def run_probe(server_pid: int, request: Any, descriptors: Any) -> None:
     """Run the probe in this child process, and exit."""
     status = 1
     try:
         os.setsid()
-        die_with(server)
+        die_with(server_pid)
         for target, source in enumerate(descriptors):
             os.dup2(source, target)
             os.close(source)
         os.environ.update(request["environment"])
         sys.argv = list(request["argv"])
         # Set the name that `ps` shows; the command line remains that of the server.
-        prctl(_PR_SET_NAME, os.path.basename(sys.argv[0]).encode())  # noqa: PTH119
+        prctl(_PR_SET_NAME, Path(sys.argv[0]).name.encode())
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
     except SystemExit as ended:
