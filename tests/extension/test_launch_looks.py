@@ -72,7 +72,7 @@ def _look(started: Launch, **details: Any) -> dict[int, Any]:
     look = request_look(started.folder, LookRequest(**details))
     look.wait(60)
     assert not look.missing
-    return look.found
+    return look.answers
 
 
 def test_stacks_come_by_a_signal_even_from_a_rank_that_holds_pythons_lock(started: Launch) -> None:
@@ -128,7 +128,7 @@ def test_a_flame_graph_a_trace_and_what_has_no_gpu(started: Launch) -> None:
     refused = _gipfel(started, "memory", "--ranks", "0", "--steps", "1")
     assert (refused.returncode, "it uses no GPU" in refused.stdout) == (1, True)
     absent = _gipfel(started, "stacks", "--ranks", "0,7")
-    assert (absent.returncode, absent.stderr) == (2, "gipfel: Rank 7 does not run. Ranks 0-1 run.\n")
+    assert (absent.returncode, absent.stderr) == (2, "gipfel: Rank 7 is not running. Running: ranks 0-1.\n")
 
 
 def _argv(command: str, started: Launch, *words: str) -> list[str]:
@@ -166,7 +166,7 @@ def test_by_default_the_accused_of_a_hang_a_peer_on_another_node_and_rank_0(tmp_
     write_state(folder, read_state(folder).model_copy(update={"hang": None}))
     assert default_ranks(found).ranks == (0, 4)
     assert cost_of(LookRequest(what="stacks", ranks=(0,))).startswith("1 rank is stopped for a few")
-    with pytest.raises(GipfelError, match="does not run"):
+    with pytest.raises(GipfelError, match="is not running"):
         request_look(folder, LookRequest(what="stacks", ranks=(9,)))
 
 

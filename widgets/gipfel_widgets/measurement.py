@@ -1,6 +1,7 @@
 """Measurement of GPUs and host between two moments.
 
-`measure` creates one: it uses the recorder of the kernel's run, or starts its own in a new run folder.
+`measure` creates one: it uses the recorder of the run that the kernel belongs to, usually that of its job, or
+starts its own in a new run folder.
 `run_workload` does work of a known kind, which can be measured.
 """
 
@@ -11,7 +12,7 @@ from types import TracebackType
 
 import numpy as np
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_extension.telemetry.live.feed import SaturationFeed
 from gipfel_extension.telemetry.recorder_process import RecorderProcess
 from gipfel_extension.telemetry.sample import SampleTable
@@ -21,10 +22,10 @@ from gipfel_extension.telemetry.user_metrics import UserMetrics, read_metrics
 from .displays import SaturationPlot, SaturationSummary
 from .run import KernelRun, create_run, present_run, start_recorder, stop_recorder
 
-#: Seconds to wait for samples before an existing run counts as not recorded.
-_JUDGE_S = 5.0
+#: Seconds to wait for samples; if none arrive, the run is taken to have no recorder.
+_FIRST_SAMPLE_S = 5.0
 _GLANCE_S = 0.2
-#: Seconds that a shared recorder buffers samples, with a margin for a slow file system.
+#: Seconds that the recorder of an existing run buffers samples, with a margin for a slow file system.
 _FLUSH_S = 8.0
 _MIN_S, _MAX_S = 0.01, 3600.0
 #: Edge of the square matrices: large enough to saturate, small enough to stop on time.
@@ -101,6 +102,7 @@ class Measurement:
             self.own = True
             self._run = create_run(self.source, self._interval)
             sources = ("host", "auto") if self.source == "auto" else (self.source,)
+            # Messages call a recorder "job" just "the recorder", and show the names of others.
             name = "simulated" if self.simulated else "job"
             self._recorder = start_recorder(self._run, name, sources, self._interval)
             # A kernel that is shut down between two cells runs no __exit__.
@@ -117,7 +119,7 @@ class Measurement:
     def table(self) -> SampleTable:
         """Return the samples between start and end, or until now; they are all real, or all simulated.
 
-        After the end, wait up to 8 s until the job's recorder has written the last ones.
+        After the end, wait up to 8 s until the recorder of an existing run has written the last ones.
         """
         if self._whole is not None:
             return self._whole
@@ -188,7 +190,8 @@ def measure(source: str = "auto", interval: float | None = None) -> Measurement:
     ----------
     source
         ``auto``: the recorder of this kernel's run if there is one, else host and GPUs. Others are ``host``,
-        ``nvml``, ``replay:FILE``, ``synthetic:training``, ``synthetic:idle`` and ``synthetic:starved``.
+        ``nvml``, ``replay:FILE``, ``synthetic:training``, ``synthetic:idle`` and ``synthetic:starved`` (GPUs
+        with a utilization of 100 %, whose kernels do hardly any work).
     interval
         Seconds between two samples, if a recorder is started; a running recorder keeps its own interval.
         None: 0.1 if the GPUs' counters are updated that often, else 1.
@@ -197,7 +200,7 @@ def measure(source: str = "auto", interval: float | None = None) -> Measurement:
 
 
 def _recorded_run() -> KernelRun | None:
-    """Return the kernel's run if real samples arrive in it."""
+    """Return the run that the kernel belongs to if real samples arrive in it."""
     run = present_run()
     if run is None:
         return None
@@ -206,7 +209,7 @@ def _recorded_run() -> KernelRun | None:
     except OSError:
         return None
     try:
-        deadline = time.monotonic() + _JUDGE_S
+        deadline = time.monotonic() + _FIRST_SAMPLE_S
         while feed.state().state == "starting" and time.monotonic() < deadline:
             feed.poll(_GLANCE_S)
         real = any(not device.simulated for device in feed.devices())
@@ -229,7 +232,7 @@ def run_workload(name: str, seconds: float, progress: Callable[[str], None] = la
     Returns
     -------
     str
-        A line with the work that was done, and the device.
+        A line that says what was done, on which device, for how long, and how often.
 
     Raises
     ------
@@ -248,7 +251,7 @@ def run_workload(name: str, seconds: float, progress: Callable[[str], None] = la
         if time.monotonic() - reported >= 1:
             reported = time.monotonic()
             progress(f"{what}: {min(seconds, reported - started):.0f} of {seconds:g} s")
-    done = f"{what}: {time.monotonic() - started:.1f} s, {turns} turns"
+    done = f"{what}: {time.monotonic() - started:.1f} s, {pluralize(turns, 'repetition')}"
     progress(done)
     return done
 

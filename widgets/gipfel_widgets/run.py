@@ -64,7 +64,7 @@ class KernelRun:
 
 
 def present_run() -> KernelRun | None:
-    """Return the run that this kernel belongs to, from ``$GIPFEL_RUN`` and ``$GIPFEL_SOCKETS``.
+    """Return the run that this kernel belongs to, usually that of its job; ``$GIPFEL_RUN`` is its folder.
 
     Returns
     -------

@@ -296,20 +296,20 @@ def _show(look: "Look", *, as_json: bool) -> int:
     from ..job.looks import draw_flame_graph  # noqa: PLC0415
 
     svg = draw_flame_graph(look) if look.request.what == "flame" else ""
-    status = 0 if not look.missing and not any(each.error for each in look.found.values()) else 1
+    status = 0 if not look.missing and not any(each.error for each in look.answers.values()) else 1
     if as_json:
-        answers = [look.found[rank].model_dump() for rank in sorted(look.found)]
+        answers = [look.answers[rank].model_dump() for rank in sorted(look.answers)]
         document = {"id": look.identifier, "directory": str(look.directory), "answers": answers}
         click.echo(json.dumps({**document, "svg": svg, "missing": list(look.missing)}))
         return status
     if look.request.what == "stacks":
         print_lines(printable(line, colours=False) for line in stack_lines(look))
-    for rank, answer in sorted(look.found.items()):
+    for rank, answer in sorted(look.answers.items()):
         if answer.error:
             click.echo(printable(f"rank {rank}: {answer.error}", colours=False))
         elif look.request.what != "stacks":
             click.echo(f"rank {rank}: {answer.path} ({_size(answer.bytes)})")
-    for note in dict.fromkeys(each.note for each in look.found.values() if each.note):
+    for note in dict.fromkeys(each.note for each in look.answers.values() if each.note):
         report_line(f"{note}.")
     if look.missing:
         report_line(
@@ -324,7 +324,7 @@ def _tell_viewer(look: "Look", svg: str) -> None:
     if svg:
         click.echo(f"flame graph: {svg}")
     viewer = {"flame": _SPEEDSCOPE, "trace": "https://ui.perfetto.dev", "memory": _MEMORY_VIEWER}
-    if look.request.what in viewer and any(each.path for each in look.found.values()):
+    if look.request.what in viewer and any(each.path for each in look.answers.values()):
         report_line(f"open the files in {viewer[look.request.what]}: they stay in the browser.")
     if look.request.what == "stacks":
         report_line(f"stacks of all threads: {look.directory}")
@@ -335,13 +335,13 @@ def stack_lines(look: "Look") -> list[str]:
     from ..training.launches.requests import main_frames  # noqa: PLC0415
 
     groups: dict[tuple[tuple[str, str, str], ...], list[int]] = {}
-    for rank in sorted(look.found):
+    for rank in sorted(look.answers):
         text = look.text(rank)
         if text:
             groups.setdefault(main_frames(text), []).append(rank)
     lines = []
     for frames, ranks in sorted(groups.items(), key=lambda each: (len(each[1]), each[1])):
-        methods = sorted({look.found[rank].method for rank in ranks})
+        methods = sorted({look.answers[rank].method for rank in ranks})
         lines.append(f"{_named(tuple(ranks))} ({', '.join(methods)}), {look.place(ranks[0]) or 'no frame'}:")
         own = [each for each in frames if not _STARTERS.search(each[1])]
         lines += [f"    {function} ({file}:{line})" for function, file, line in own[:_MOST_FRAMES]]

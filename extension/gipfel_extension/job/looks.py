@@ -92,15 +92,14 @@ def select_ranks(text: str, launch: LaunchRoles) -> ChosenRanks:
         ends = (end for term in selection.terms if term.key == "rank" for pair in term.ranges for end in pair)
         absent = sorted(set(ends) - set(launch.ranks))
         if absent:
-            raise GipfelError(f"Rank {absent[0]} does not run.", _running(launch))
+            raise GipfelError(f"Rank {absent[0]} is not running.", _running(launch))
     if not found:
-        raise GipfelError(f"No running rank is in {text[:80]!r}.", _running(launch))
+        raise GipfelError(f"{text[:80]!r} selects no running rank.", _running(launch))
     return ChosenRanks(ranks=found, why="as selected")
 
 
 def _running(launch: LaunchRoles) -> str:
-    text = named(launch.ranks) if launch.ranks else "no rank"
-    return f"{text[0].upper()}{text[1:]} {'runs' if len(launch.ranks) < 2 else 'run'}."
+    return f"Running: {named(launch.ranks) if launch.ranks else 'no rank'}."
 
 
 def default_ranks(launch: LaunchRoles) -> ChosenRanks:
@@ -167,7 +166,7 @@ def cost_of(request: LookRequest) -> str:
 
 
 DUMP_COST = (
-    "Every rank writes its last 2000 collectives from a thread beside the training, which continues. "
+    "Every rank writes its last 2000 collectives in a background thread; training continues. "
     "Up to 5 MB per rank."
 )
 
@@ -195,7 +194,7 @@ def draw_flame_graph(look: Look) -> str:
     OSError
         The SVG can't be written.
     """
-    files = [(rank, look.file(rank)) for rank in look.ranks if look.found.get(rank)]
+    files = [(rank, look.file(rank)) for rank in look.ranks if rank in look.answers]
     target = look.directory / "flame.svg"
     title = f"Main thread of {named(look.ranks)}, {look.request.seconds} s"
     return str(target) if write_flame_graph(files, target, title) else ""

@@ -181,8 +181,8 @@ def look_list(launch: Launch) -> dict[str, Any]:
             "what": each.request.what,
             "time_ms": each.time_ms,
             "missing": list(each.missing),
-            "answers": [each.found[rank].model_dump(exclude={"path"}) for rank in sorted(each.found)],
-            "flame": each.request.what == "flame" and any(found.path for found in each.found.values()),
+            "answers": [each.answers[rank].model_dump(exclude={"path"}) for rank in sorted(each.answers)],
+            "flame": each.request.what == "flame" and any(answer.path for answer in each.answers.values()),
         }
         for each in earlier_looks(launch.folder)
     ]

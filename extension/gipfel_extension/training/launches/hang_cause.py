@@ -25,9 +25,9 @@ _MAX_BYTES = 64 << 20
 _MAX_RANKS = 100_000
 #: Longest wait in seconds for dumps and stacks, which ranks write within a second or two.
 _GATHER_S = 15.0
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _ANALYSIS_S = 60.0
-#: Largest number of ranks whose stacks are requested at an alarm.
+#: Largest number of ranks whose stacks are requested in a hang.
 _MOST_STACKS = 4096
 #: Number of ranks whose current line of code the cause contains.
 _MOST_PLACES = 4
@@ -52,7 +52,7 @@ def read_ras(world: int, address: tuple[str, int] = ADDRESS, limit_s: float = _L
 
 
 def read_document(address: tuple[str, int] = ADDRESS, limit_s: float = _LIMIT_S) -> Any:
-    """Return RAS's JSON on this node; None if it does not answer. Any user may be the one who answers."""
+    """Return RAS's JSON on this node, unchecked: any user can listen on its port; None without an answer."""
     try:
         with socket.create_connection(address, limit_s) as connection:
             answer = _exchange(connection, limit_s)
@@ -123,13 +123,13 @@ def find_cause(
         stacks.poll()
         if not stacks.missing and not _without_dump(folder, running, since_ns):
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     report = None
     with contextlib.suppress(GipfelError, OSError, ValueError):
         report = report_of(folder, limit_s=_ANALYSIS_S)
     silent = {}
     if stacks is not None:
-        silent = {rank: answer.error for rank, answer in stacks.found.items() if answer.error}
+        silent = {rank: answer.error for rank, answer in stacks.answers.items() if answer.error}
         silent |= dict.fromkeys(stacks.missing, "it does not answer a signal")
     return describe_cause(report, silent, stacks, ras(len(records)))
 
@@ -151,6 +151,7 @@ def describe_cause(
     if report is not None and report.verdict == "cause":
         ranks = tuple(each.rank for each in report.faulty_ranks)
         return HangCause(message=_cut(report.lines[0], _notes(ranks, silent, stacks)), ranks=ranks)
+    # If more ranks are silent than wrote a dump, their silence does not single out the cause.
     if silent and (report is None or len(silent) <= len(report.ranks)):
         ranks = tuple(silent)
         reasons = sorted(set(silent.values()))
@@ -158,12 +159,17 @@ def describe_cause(
         return HangCause(message=_cut(text, []), ranks=ranks)
     if ras is not None and (ras.unreachable or ras.behind):
         ranks = ras.unreachable or tuple(ras.behind)
-        why = "no longer reaches" if ras.unreachable else "sees behind in launched collectives"
-        return HangCause(message=f"Cause: {name_ranks(ranks)}, which NCCL {why}.", ranks=ranks)
+        why = (
+            "NCCL no longer reaches"
+            if ras.unreachable
+            else "according to NCCL launched fewer collectives than others"
+        )
+        return HangCause(message=f"Cause: {name_ranks(ranks)}, which {why}.", ranks=ranks)
     reason = report.lines[0] if report is not None else "Cannot tell, because no rank wrote a dump."
     places = [] if stacks is None else [place for rank in stacks.ranks if (place := stacks.place(rank))]
     common = max(set(places), key=places.count, default="")
-    where = f" {pluralize(places.count(common), 'rank')} of {len(places)} in {common}." if common else ""
+    count, total = places.count(common), pluralize(len(places), "rank")
+    where = f" {count} of {total} {'is' if count == 1 else 'are'} in {common}." if common else ""
     return HangCause(message=_cut(f"{reason}{where}", []))
 
 
@@ -171,7 +177,7 @@ def _notes(ranks: tuple[int, ...], silent: dict[int, str], stacks: Look | None) 
     """Return where the named ranks are now."""
     notes = []
     for rank in ranks[:_MOST_PLACES]:
-        place = stacks.place(rank) if stacks is not None and rank in stacks.found else ""
+        place = stacks.place(rank) if stacks is not None and rank in stacks.answers else ""
         if rank in silent:
             notes.append(f"Rank {rank}: {silent[rank]}.")
         elif place:

@@ -78,7 +78,7 @@ class RankAnswer(Frozen, extra="ignore"):
 
 
 class Look:
-    """One request and its answers, each a file that its rank writes once it is done.
+    """One request and its answers by rank, each from a file that the rank writes once it is done.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Look:
         self.identifier = identifier
         self.request = request
         self.directory = folder / _DIRECTORY / identifier
-        self.found: dict[int, RankAnswer] = {}
+        self.answers: dict[int, RankAnswer] = {}
 
     @property
     def time_ms(self) -> int:
@@ -108,7 +108,7 @@ class Look:
     @property
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that have not answered."""
-        return tuple(rank for rank in self.ranks if rank not in self.found)
+        return tuple(rank for rank in self.ranks if rank not in self.answers)
 
     def poll(self) -> tuple[RankAnswer, ...]:
         """Return the answers that have arrived since the last call."""
@@ -120,7 +120,7 @@ class Look:
                     answer = RankAnswer.model_validate_json(read_regular(path, _MAX_BYTES))
                 except (OSError, ValidationError) as error:
                     answer = RankAnswer(rank=rank, error=f"its answer can't be read: {error}")
-                self.found[rank] = answer
+                self.answers[rank] = answer
                 new.append(answer)
         return tuple(new)
 
@@ -202,7 +202,7 @@ def check_running(folder: Path, ranks: Sequence[int]) -> None:
     if absent:
         known = f"{running[0]} to {running[-1]}" if running else "none"
         raise GipfelError(
-            f"Rank {absent[0]} of launch {folder.name} does not run.",
+            f"Rank {absent[0]} of launch {folder.name} is not running.",
             f"{pluralize(len(running), 'rank')} run: {known}.",
         )
 
