@@ -143,7 +143,7 @@ def test_the_panel_moves(lab: LabPage, screenshot: Screenshot) -> None:
 
 
 def test_the_simulated_source_shows_four_gpus_and_says_so(lab: LabPage, screenshot: Screenshot) -> None:
-    lab.panel.get_by_role("button", name="Show a simulated source").click()
+    lab.panel.get_by_role("button", name="Show simulated GPUs").click()
     expect(lab.panel.get_by_role("status").first).to_contain_text("simulated")
     expect(lab.panel.locator("header")).to_contain_text("4 \N{MULTIPLICATION SIGN}")
     expect(lab.panel_figure).to_have_attribute("data-figure", "job")

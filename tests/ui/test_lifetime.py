@@ -109,7 +109,7 @@ def test_the_homes_card_shows_what_the_lab_shares_and_extends_the_session(
     hub: HubProcess, lab: LabPage, screenshot: Screenshot
 ) -> None:
     lab.choose_theme("JupyterLab Light")
-    lab.open_section("Saturation").get_by_role("button", name="Show a simulated source").click()
+    lab.open_section("Saturation").get_by_role("button", name="Show simulated GPUs").click()
     expect(lab.panel.locator(".jp-Gipfel-largest")).to_contain_text("Most is lost")
     home = lab.page.context.new_page()
     home.goto(f"{hub.url}/hub/home")

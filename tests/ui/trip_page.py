@@ -221,7 +221,7 @@ class Trip:
             self._open_panel()
         else:
             self.press(self.panel.get_by_role("region", name="Tour").get_by_role("button", name="Skip"))
-        self.press(self.panel.get_by_role("button", name="Show a simulated source"))
+        self.press(self.panel.get_by_role("button", name="Show simulated GPUs"))
         sentence = self.panel.locator(".jp-Gipfel-largest")
         # Before there are samples for a score, it says what comes next.
         expect(sentence).to_contain_text(re.compile(r"Measuring 4 GPUs\. A score from 0|Most is lost"))

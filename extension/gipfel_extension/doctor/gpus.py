@@ -17,7 +17,7 @@ from gipfel_extension.telemetry.sources import open_source
 from .cluster import read_record
 from .examine import Finding, Machine, fix_of, missing, not_applicable, ok, warning
 
-_NONE = "There is no NVIDIA GPU here. The saturation panel offers a simulated source."
+_NONE = "There is no NVIDIA GPU here. The saturation panel can show simulated GPUs."
 
 
 #: Words in NVML's error messages, and what to do about them.

@@ -98,7 +98,7 @@ export class SaturationModel implements IDisposable {
     return this._problem;
   }
 
-  /** True if the selected run, which is not this server's, is being recorded. */
+  /** True if the selected run is still recorded, by another server or job. */
   get growing(): boolean {
     return this._growing.growing && !this.selection.live;
   }

@@ -47,7 +47,7 @@ function addCommands(
 ): void {
   const { commands } = app;
   commands.addCommand(CommandIDs.startSimulation, {
-    label: trans.__('Show a Simulated Source'),
+    label: trans.__('Show Simulated GPUs'),
     describedBy: NO_ARGUMENTS,
     execute: async () => {
       await commands.execute(CommandIDs.openPanel, { section: 'saturation' });
@@ -63,7 +63,7 @@ function addCommands(
     }
   });
   commands.addCommand(CommandIDs.stopSimulation, {
-    label: trans.__('Stop the Simulated Source'),
+    label: trans.__('Stop the Simulated GPUs'),
     describedBy: NO_ARGUMENTS,
     isEnabled: () => model.status?.simulated !== false,
     execute: () => model.stopSimulation()

@@ -116,7 +116,7 @@ function Actions(props: IViewsProps): React.JSX.Element {
           disabled={model.busy}
           onClick={() => void model.stopSimulation()}
         >
-          {trans.__('Stop the simulated source')}
+          {trans.__('Stop the simulated GPUs')}
         </button>
       )}
       {commands.hasCommand(CommandIDs.openNotebook) && (

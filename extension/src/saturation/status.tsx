@@ -13,12 +13,13 @@ interface IStatusProps {
   readonly trans: TranslationBundle;
 }
 
-/** The state as a symbol and a word, and the age of the samples. */
+/** The state as a symbol and a word, and the age of the samples. The server's messages have times in UTC. */
 export function StatusLine(props: IStatusProps): React.JSX.Element {
   const { model, trans } = props;
   const { status, connection } = model;
-  const live = connection === 'open' && status ? status.state : connection;
-  const state = model.selection.live || connection === 'retrying' ? live : model.growing ? 'growing' : 'past';
+  const liveState = connection === 'open' && status ? status.state : connection;
+  const state =
+    model.selection.live || connection === 'retrying' ? liveState : model.growing ? 'growing' : 'past';
   const simulated = model.selection.live ? status?.simulated === true : model.score?.simulated === true;
   return (
     <StateLine
@@ -78,7 +79,7 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
     return null;
   }
   const none = trans.__(
-    'No GPU found: only this machine’s CPU, memory and disks are shown. Simulated GPUs show what this panel is for.'
+    'No GPU found: only this machine’s CPU, memory and disks are shown. To try this panel, show simulated GPUs.'
   );
   const missing = model.run?.no_gpu ?? '';
   const text = status.state === 'live' ? (missing === '' ? none : missing) : inLocalTime(status.message);
@@ -89,7 +90,7 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
         disabled={model.busy}
         onClick={() => void model.startSimulation()}
       >
-        {trans.__('Show a simulated source')}
+        {trans.__('Show simulated GPUs')}
       </button>
     </Notice>
   );
