@@ -61,7 +61,7 @@ def test_four_ranks_on_two_nodes_find_each_other(place: LaunchPlace, launcher: s
         rows = read_gate(Path(started.state["run"])).rows
         named = {(row.name, row.node) for row in rows if row.protocol == "outside"}
         assert named == {(f"rank {each['rank']}", each["node"]) for each in told}
-        assert "A gate can't hold a launch on 2 nodes" in rows[0].reason
+        assert "A launch on 2 nodes can't run behind a gate" in rows[0].reason
     else:
         assert {tuple(each["leaked"]) for each in told} == {()}
     command = (started.folder / "command.txt").read_text()
@@ -80,7 +80,7 @@ def test_ranks_of_one_node_find_each_other_behind_a_gate_and_those_of_two_are_re
     how = ("--nodes", "2", "--allow-host", "example.org", "--", "reduce.py")
     refused = place.gipfel("launch", "--edf", "torch", *how)
     assert refused.returncode == 1
-    assert "A gate can't hold a launch on 2 nodes" in refused.stderr
+    assert "A launch on 2 nodes can't run behind a gate" in refused.stderr
     words = ("--nodes", "1", "--gpus-per-node", "2", "--no-network", "--no-preflight", "--", "reduce.py")
     started = place.launched(*words, *HOSTILE).wait()
     assert started.state["outcome"] == "completed", started.everything()

@@ -118,7 +118,7 @@ def test_what_can_not_run_behind_a_gate_is_refused_or_named() -> None:
     for kwargs, said in (
         ({"nodes": 2}, "2 nodes"),
         ({"tasks": 4}, "4 tasks"),
-        ({"reached": "a notebook server, which the hub must reach"}, "notebook server"),
+        ({"unreachable": "A notebook server can't run behind a gate."}, "notebook server"),
     ):
         with pytest.raises(GipfelError, match=said):
             applied_gates(edf, {}, None, engine="host", **kwargs)  # type: ignore[arg-type]

@@ -39,7 +39,10 @@ from .context import (
 from .messages import KernelRequest, RunRequest
 
 _MAX_CONNECTION_BYTES = 64 << 10
-_TCP_KERNEL = "a kernel with the transport tcp, which its server must reach; the transport ipc can"
+_TCP_KERNEL = (
+    "A kernel with the transport tcp can't run behind a gate, because its server must reach it; one with the "
+    "transport ipc can."
+)
 _IPYKERNEL = ("-m", "ipykernel_launcher")
 # With these limits, the diagnostics fit into one message.
 _MAX_DIAGNOSTICS, _MAX_TEXT = 64, 1000
@@ -121,7 +124,7 @@ def prepare_run(
         run=environment.get("GIPFEL_RUN", ""),
         node=environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0],
         program=f"the {request.kind} of {edf.name}",
-        reached=_TCP_KERNEL if _is_tcp_kernel(request) else "",
+        unreachable=_TCP_KERNEL if _is_tcp_kernel(request) else "",
     )
     return PreparedCommand(
         invocation=invocation, directory="/" if edf.image else directory, engine=engine.name

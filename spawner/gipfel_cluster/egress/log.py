@@ -20,7 +20,7 @@ from typing import Any
 from ..regular_files import open_log, read_regular
 
 DIRECTORY, CLOSED = "gate", "closed.json"
-#: The field ``protocol`` of a line about ranks that run outside the gate that was declared for them.
+#: The field ``protocol`` of a line about a program that runs outside of the gates declared for it.
 OUTSIDE = "outside"
 #: Size of a gate's file, from which nothing more is written.
 _MAX_BYTES = 8 << 20
@@ -39,7 +39,8 @@ class Destination:
     Parameters
     ----------
     name
-        The host name that the program requested, or the address if it connected without a name.
+        The host name that the program requested, or the address if it connected without a name; with the
+        protocol `OUTSIDE`, the program itself, such as ``rank 3``.
     protocol
         ``tcp``, ``udp``, ``dns``, or `OUTSIDE`.
     reason

@@ -37,7 +37,7 @@ def applied_gates(
     engine: str,
     nodes: int = 1,
     tasks: int = 1,
-    reached: str = "",
+    unreachable: str = "",
 ) -> tuple[Gates | None, str]:
     """Return the gates of a command that starts now, and why it runs outside of them (empty if it does not).
 
@@ -49,8 +49,8 @@ def applied_gates(
         The gate that the launch or job itself declares.
     nodes, tasks
         Number of nodes of the command, and of its tasks on each; all tasks connect with each other.
-    reached
-        For a command that others must connect to, a phrase that names it and them; else empty.
+    unreachable
+        For a command that others must connect to, the problem with a gate as a sentence; else empty.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def applied_gates(
     gates = gates_of(edf.annotations, environment, own)
     if gates is None:
         return None, ""
-    problem = gate_problem(engine, nodes=nodes, tasks=tasks, reached=reached)
+    problem = gate_problem(engine, nodes=nodes, tasks=tasks, unreachable=unreachable)
     if not problem:
         return gates, ""
     if gates.mode == "refuse":
@@ -81,14 +81,15 @@ def gated_invocation(
     program: str,
     nodes: int = 1,
     tasks: int = 1,
-    reached: str = "",
+    unreachable: str = "",
 ) -> Invocation:
     """Render a request behind the gates that apply to it, or with a note on why it runs outside of them.
 
     Parameters
     ----------
     environment
-        With the gates of the site; the other parameters are those of `applied_gates` and `gate_invocation`.
+        Variables, in which the site declares gates; other parameters are those of `applied_gates` and
+        `gate_invocation`.
     program
         What runs, for the log of a command outside of its gates: ``rank 3``, ``the kernel``.
 
@@ -98,7 +99,7 @@ def gated_invocation(
         As for `applied_gates`, `gate_invocation` and `engine_invocation`.
     """
     gates, outside = applied_gates(
-        request.edf, environment, own, engine=engine.name, nodes=nodes, tasks=tasks, reached=reached
+        request.edf, environment, own, engine=engine.name, nodes=nodes, tasks=tasks, unreachable=unreachable
     )
     if gates:
         request = gate_request(request)
@@ -111,22 +112,22 @@ def gated_invocation(
     return invocation
 
 
-def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, reached: str = "") -> str:
+def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, unreachable: str = "") -> str:
     """Return why a command can't run behind a gate, as a sentence; empty if it can."""
-    if reached:
-        return f"A gate can't hold {reached}."
+    if unreachable:
+        return unreachable
     if nodes > 1:
         return (
-            f"A gate can't hold a launch on {nodes} nodes: its ranks connect over the nodes' own network, "
-            "which a gate leaves out."
+            f"A launch on {nodes} nodes can't run behind a gate: its ranks connect over the nodes' own "
+            "network, which a gate does not have."
         )
     if tasks > 1:
         return (
-            f"A gate can't hold {tasks} tasks that Slurm starts one by one: each would have a network of its "
-            "own. The launcher torchrun starts them together."
+            f"{tasks} tasks that Slurm starts one by one can't run behind a gate: each would have a network "
+            "of its own. The launcher torchrun starts them together."
         )
     if engine not in _ENGINES:
-        return f"A gate can't hold containers of the engine {engine}, which another process starts."
+        return f"Containers of the engine {engine} can't run behind a gate: another process starts them."
     return ""
 
 
@@ -177,6 +178,7 @@ def gate_invocation(
     plan = json.dumps(
         {
             "gates": gates.model_dump(mode="json"),
+            # A property, which the dump leaves out: the ports on which the gate listens.
             "ports": gates.ports,
             "folder": str(Path(run, DIRECTORY)) if run else "",
             "node": node,
@@ -191,11 +193,12 @@ def gate_invocation(
     )
 
 
-def record_outside(run: str, node: str, ranks: str, problem: str) -> str:
-    """Record in the gate log that ranks run outside the declared gate; return this as a sentence."""
+def record_outside(run: str, node: str, program: str, problem: str) -> str:
+    """Record in the gate log that a program runs outside of its declared gates; return this as a sentence."""
     folder = Path(run, DIRECTORY) if run else None
-    GateLog(folder, node).note(ranks, 0, OUTSIDE, allowed=True, reason=problem)
-    return f"Outside of the gate: {ranks} on {node}. {problem}"
+    # In place of a destination: the program, without a port.
+    GateLog(folder, node).note(program, 0, OUTSIDE, allowed=True, reason=problem)
+    return f"Outside of the gate: {program} on {node}. {problem}"
 
 
 def close_gates(run: Path, by: str, reason: str, time_ns: int) -> None:

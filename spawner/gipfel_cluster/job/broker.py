@@ -53,6 +53,7 @@ def _start(context: JobContext) -> tuple[subprocess.Popen[bytes], int]:
         os.lseek(context_file, 0, os.SEEK_SET)
         # Created here, so that the socket exists before the first client starts.
         with listen(context.socket) as listener:
+            # LISTENER, JOB_PIPE and MODULE of `gipfel_cluster.broker.__main__`, which calls `serve_job`.
             arguments = (str(listener.fileno()), str(reader), __name__)
             process = subprocess.Popen(
                 (sys.executable, "-I", "-m", "gipfel_cluster.broker", *arguments),
@@ -102,7 +103,10 @@ def scheduler_of(context: JobContext) -> Scheduler:
 
 
 def serve_job(listener: int, job_pipe: int, *, ignored_signals: Sequence[signal.Signals]) -> None:
-    """Serve the job that standard input describes, on the descriptor of a listening socket."""
+    """Serve the job whose `JobContext` is on standard input.
+
+    `listener` and `job_pipe` are descriptors: the listening socket, and the pipe that the job keeps open.
+    """
     for number in (listener, job_pipe):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional only
     context = JobContext.model_validate_json(sys.stdin.buffer.read())

@@ -39,7 +39,10 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sign
 _VERDICT_S = 5.0
 
 #: Why a notebook server can't run behind a gate, through which nobody can connect to it.
-_REACHED = "a notebook server, which the hub must reach; its launches, notebooks and kernels can have one"
+_UNREACHABLE = (
+    "A notebook server can't run behind a gate, because the hub must reach it; its launches, notebooks and "
+    "kernels can."
+)
 
 
 class JobRunner:
@@ -185,7 +188,7 @@ class JobRunner:
             run=run,
             node=self.node,
             program=f"the {self.spec.kind}",
-            reached=_REACHED if self.spec.kind == "server" else "",
+            unreachable=_UNREACHABLE if self.spec.kind == "server" else "",
         )
 
     def _run_recorded(
