@@ -214,8 +214,8 @@ def test_the_cheapest_change_that_suffices_is_named() -> None:
         (350, "Packing (gipfel data pack DATA OUT.sqsh, no change of code) and 1 worker"),
         (1200, "and 4 workers"),
         (4000, "Shards (gipfel data pack DATA OUT --to webdataset"),
-        (5300, "Only warm samples suffice"),
-        (9000, "Nothing that was tried gives 9,000 samples/s per node: the most is 5,000 of shards"),
+        (5300, "Only warm (cached) samples are read fast enough"),
+        (9000, "No tried format gives 9,000 samples/s per node: the fastest is shards with 4 workers, 5,000"),
     ):
         found = advise(trial, _needed(rate), memory_bytes=2e9)
         assert words in found.sentence, (rate, found.sentence)

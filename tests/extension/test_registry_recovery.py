@@ -24,7 +24,7 @@ def test_from_two_users_words_to_a_drained_node_and_back(run_site: Any) -> None:
         await site.registry.recovery.decide(drain.id, "approve", "olga")
         reason = f"gipfel gpu-lost {drain.key}"
         assert site.nodes.reasons == {"n001": reason}
-        with pytest.raises(GipfelError, match="already decided"):
+        with pytest.raises(GipfelError, match="already approved or dismissed"):
             await site.registry.recovery.decide(drain.id, "approve", "olga")
         for action in ("reboot", "recheck"):
             (step,) = await site.waiting()

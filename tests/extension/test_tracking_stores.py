@@ -175,6 +175,11 @@ def test_expressions_that_can_not_be_used_say_so(expression: str) -> None:
     assert error.value.fix
 
 
+def test_an_expression_with_too_many_groups_is_refused_for_that() -> None:
+    with pytest.raises(PatternError, match="more than 64 named groups"):
+        LogPattern("".join(f"(?P<m{number}>x)" for number in range(65)))
+
+
 def test_nested_repetition_takes_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("a" * 900_000 + "!\n")

@@ -273,7 +273,7 @@ def test_what_a_node_was_before_is_said():
     made.vet()
     state = made.state.model_copy(update={"history": {"nid000001": (True, False, False)}})
     result = next(each for each in conclude(state) if each.node == "nid000001")
-    assert result.evidence["history"] == "fit in 1 of the last 3"
+    assert result.evidence["history"] == "passed 1 of its last 3 conclusive runs"
 
 
 def test_many_allocations_with_episodes_two_modes_and_busy_moments():

@@ -237,7 +237,7 @@ def try_command(
 
     With --run, the cheapest change that suffices is named: first more workers, then packing, then shards.
 
-    Exit status: 0 measured, and it suffices or no run was given; 1 nothing that was tried suffices; 2 DATA or
+    Exit status: 0 measured, and it suffices or no run was given; 1 no tried format suffices; 2 DATA or
     RUN can't be read; 130 interrupted, with what was measured until then.
     """
     from ..data.trial import FORMATS, TrialRequest, default_workers, try_data  # noqa: PLC0415

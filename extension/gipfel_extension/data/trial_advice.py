@@ -1,4 +1,7 @@
-"""Compare the samples per second that a run needs with a trial; find the cheapest change that suffices."""
+"""Compare the samples per second that a run needs with a trial; find the cheapest change that suffices.
+
+A trial measures how fast a data set is read in each format and with several numbers of workers.
+"""
 
 import re
 import statistics
@@ -116,22 +119,23 @@ def advise(trial: Trial, demand: Demand, memory_bytes: float | None = None) -> A
     warm = next((each for each in _by_cost(trial.rates, own) if (each.warm or 0.0) >= wanted), None)
     if warm is not None and warm.warm is not None:
         where = (
-            "The data set fits into the free memory of this node: this holds from the second epoch on, and a "
-            "copy in memory or on a node-local disk gives it to the first."
+            "The data set fits into the free memory of this node, so samples are warm from the second epoch "
+            "on. For the first, copy it to memory or to a node-local disk."
             if fits
             else "The data set does not fit into free memory: copy it to a node-local disk."
         )
         return Advice(
             rate=warm,
-            sentence=f"Only warm samples suffice: {_change(warm, own)} {_suffices(warm.warm, need)} {where}",
+            sentence=f"Only warm (cached) samples are read fast enough: {_change(warm, own)} "
+            f"{_suffices(warm.warm, need)} {where}",
         )
     best = max(trial.rates, key=lambda each: each.cold or 0.0, default=None)
     if best is None or not best.cold:
-        return Advice(rate=None, sentence="Nothing was measured that could be compared.")
+        return Advice(rate=None, sentence="The trial has no measurement of cold samples.")
     return Advice(
         rate=None,
-        sentence=f"Nothing that was tried gives {need}: the most is {best.cold:,.0f} of {best.format} with "
-        f"{best.workers} workers. Read larger pieces, or prepare smaller samples before the run.",
+        sentence=f"No tried format gives {need}: the fastest is {best.format} with {best.workers} workers, "
+        f"{best.cold:,.0f} samples/s. Read more bytes at once, or prepare smaller samples before the run.",
     )
 
 
@@ -164,7 +168,7 @@ def _input_loss(run: Path) -> float | None:
 
 
 def _logged_rate(metrics: UserMetrics) -> tuple[str, float, int] | None:
-    """Return name, samples per second of the job, and number of nodes of the metric with most samples."""
+    """Return name, samples per second of the job, and number of nodes of the metric with the highest rate."""
     by_name: dict[str, list[UserMetric]] = {}
     for each in metrics.series:
         if _RATE.search(each.name) and len(each.values):

@@ -26,7 +26,10 @@ _MAX_NAMED = 10
 
 
 class StepView(Frozen):
-    """Recovery step with the data of its case, for pages and API."""
+    """Recovery step with the data of its case, for pages and API.
+
+    ``key`` is the random identifier of the case, which drain reasons and the audit log show.
+    """
 
     id: int
     key: str

@@ -170,7 +170,11 @@ def _entry(row: ResultRow) -> HistoryEntry:
 def observations(
     session: Session, cluster: str, node: str, *, since_ns: int, confirmed_only: bool
 ) -> tuple[Observation, ...]:
-    """Return the results of one node to which rules apply; vouched reports need no confirmation."""
+    """Return the results of one node to which rules apply.
+
+    With `confirmed_only`, those of reports whose job Slurm confirmed (setting ``confirm_jobs``) or that are
+    vouched.
+    """
     newest = _newest_of_each_user(
         ResultRow.cluster == cluster, ResultRow.node == node, ResultRow.received_ns > since_ns
     )

@@ -195,7 +195,7 @@ class Recovery:
 
     async def _notify(self, step: StepView) -> str:
         if not self._settings.notify:
-            return "shown on the page; the setting notify has no command"
+            return "only shown on the page, because the setting notify is empty"
         notice = json.dumps(step.model_dump(include={"key", "cluster", "node", "rule", "text", "created"}))
         environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         try:
@@ -209,7 +209,10 @@ class Recovery:
     def _propose(
         self, session: Session, rules: Sequence[Rule], cluster: str, node: str
     ) -> list[tuple[Rule, bool, StepView]]:
-        """Record the steps that are due; return each but notes with its rule, and if it may be automatic."""
+        """Record the steps that are due; return their rule, whether they may be automatic, and the step.
+
+        Notes, which need no further work, are not returned.
+        """
         now = self._clock()
         node_observations = observations(
             session,
@@ -222,6 +225,7 @@ class Recovery:
         for rule in rules:
             case = cases.get(rule.name)
             while proposal := next_step(rule, case_progress(case), node_observations, now_ns=now):
+                # The rule has no further step: the case ends.
                 if proposal.step is None:
                     if case is not None:
                         close(session, case, by=REGISTRY, now_ns=now)
@@ -252,7 +256,9 @@ class Recovery:
     def _pending_step(self, session: Session, step_id: int) -> StepView:
         row = _row(session, step_id)
         if row.state != "proposed" or row.case.closed_ns is not None:
-            raise GipfelError("This step is already decided.", "Reload the page.")
+            raise GipfelError(
+                "This step was already approved or dismissed, or its case is closed.", "Reload the page."
+            )
         return view(row)
 
     def _dismiss(self, session: Session, step_id: int, by: str) -> StepView:

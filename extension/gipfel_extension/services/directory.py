@@ -56,8 +56,9 @@ class ServiceSpec(Frozen):
 
 
 class ServiceState(WorkloadState):
-    """State of a service; ``address`` and ``port`` are those of the front door, on ``nodes[0]``.
+    """State of a service.
 
+    ``address`` and ``port`` are those of the front door, the authenticating proxy, on ``nodes[0]``.
     ``runs`` are the run folders of the jobs that it has used, the newest last.
     """
 
@@ -113,7 +114,9 @@ def service_directory(name: str, environment: Mapping[str, str]) -> Path:
 
 
 def storage_directory(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]) -> Path:
-    """Create and return the directory that the service keeps: in its storage class, or in its own directory.
+    """Create and return the directory that outlives the service's jobs, for its data.
+
+    It is in the storage class (`gipfel_cluster.storage_classes`) that the blueprint names, else in `folder`.
 
     Raises
     ------
@@ -125,7 +128,7 @@ def storage_directory(spec: ServiceSpec, folder: Path, environment: Mapping[str,
     directory = Path(chosen) / spec.name if chosen else folder / STORAGE
     try:
         if chosen:
-            # Its name is the user's own, since a class may be a directory of all users.
+            # Users may share the class's directory: the user's is named by the UID and closed to others.
             open_store(Path(chosen))
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -156,7 +159,7 @@ def remove_secrets(folder: Path) -> None:
 
 
 class Handover:
-    """Ownership of a service's directory, while the supervisors of two jobs run: state, logs and secrets.
+    """Ownership of the state, logs and secrets in a service's directory while a later job takes over.
 
     With ``handover: overlap``, the later supervisor waits: it writes only logs of its own until the hub has
     ended the earlier job. After `announce`, the earlier one leaves the directory to the later one.
@@ -207,7 +210,7 @@ class Handover:
             (self._folder / SUCCESSOR).touch(mode=0o600)
 
     def take_over(self) -> bool:
-        """Become the owner once the supervisor of the earlier job has ended; return whether it is now."""
+        """Become the owner if the supervisor of the earlier job has ended; return True if it did so now."""
         if not self.waits or is_supervised(self._folder):
             return False
         self._held.enter_context(hold_supervisor_lock(self._folder))

@@ -33,7 +33,8 @@ STEPS = ("step", "global_step", "_step", "iteration", "iter")
 TIMES = ("time_ns", "timestamp", "time", "_timestamp", "wall_time")
 RANKS = ("rank", "global_rank")
 _PLAIN = ("values", "metrics", "data")
-#: Names that describe the line or its writer, and are not metrics.
+#: Names that describe the line or its writer, and are not metrics. ``lost`` is the number of
+#: calls that Gipfel's own logger could not write.
 _NO_METRICS = frozenset((*STEPS, *TIMES, *RANKS, "monotonic_ns", "lost"))
 _MAX_DEPTH = 3
 _MAX_VALUES = 1000
@@ -43,7 +44,10 @@ class JsonLinesReader(LineReader):
     """Reader of a file of JSON lines; lines that are not objects are dropped and counted."""
 
     def read(self, *, last: bool = False) -> list[Scalar] | None:
-        """Return the scalars of the next lines; None where there are no more."""
+        """Return the scalars of the next lines; None where there are no more.
+
+        `last` has the meaning that it has for `TextLines.read`.
+        """
         lines = self._lines.read(last=last)
         if lines is None:
             return None
@@ -66,13 +70,14 @@ class JsonLinesReader(LineReader):
         time_ns = time_of(content)
         of_rank = rank if type(rank) is int and 0 <= rank < 2**31 else self._rank
         for count, (name, value) in enumerate(_numbers(content, "", _MAX_DEPTH)):
-            known = self._names.get(name) if count < _MAX_VALUES else None
-            if known is None:
+            # None also for a name that is too long, or one of too many.
+            accepted = self._names.get(name) if count < _MAX_VALUES else None
+            if accepted is None:
                 self._bad += 1
                 if count >= _MAX_VALUES:
                     return
             else:
-                found.append(Scalar(known, at, time_ns, value, of_rank))
+                found.append(Scalar(accepted, at, time_ns, value, of_rank))
 
 
 def time_of(content: Mapping[str, Any]) -> int | None:
@@ -106,7 +111,11 @@ _MAX_COLUMNS = 1000
 
 
 class CsvReader(LineReader):
-    """Reader of a CSV file whose first line is its header."""
+    """Reader of a CSV file whose first line is its header.
+
+    A file that was rewritten, as Lightning does for a new metric, is read from its beginning again; `Repeats`
+    removes the values that it had before.
+    """
 
     def __init__(self, file: GrowingFile, rank: int | None = None) -> None:
         super().__init__(file, rank)
@@ -115,7 +124,10 @@ class CsvReader(LineReader):
         self._header: list[str] | None = None
 
     def read(self, *, last: bool = False) -> list[Scalar] | None:
-        """Return the scalars of the next rows; None where there are no more."""
+        """Return the scalars of the next rows; None where there are no more.
+
+        `last` has the meaning that it has for `TextLines.read`.
+        """
         lines = self._lines.read(last=last)
         if lines is None:
             return (self._repeats.finish() if last else []) or None
@@ -130,7 +142,7 @@ class CsvReader(LineReader):
                 else:
                     self._add(row, found)
         except csv.Error:
-            # A quote that is never closed, or a cell beyond csv's own limit: the rest of the piece is lost.
+            # A quote that is never closed, or a cell beyond csv's own limit: the rest of these lines is lost.
             self._bad += 1
         return self._repeats.filter(found)
 
@@ -202,7 +214,7 @@ class LogPattern:
     Raises
     ------
     PatternError
-        It is not valid, or has no named group for a metric.
+        It is not valid, too long, or has no named group for a metric or too many groups.
     """
 
     def __init__(self, expression: str) -> None:
@@ -215,12 +227,15 @@ class LogPattern:
             reason = str(error).splitlines()[0].rstrip(".")[:200]
             raise PatternError(
                 f"The expression is not valid: {reason}.",
-                "Write such as 'step (?P<step>\\d+) .*loss (?P<loss>\\S+)', without look-ahead.",
+                "Write, for example, 'step (?P<step>\\d+) .*loss (?P<loss>\\S+)', without look-ahead.",
             ) from error
         self.groups = tuple(field.name for field in found.type)
-        if not set(self.groups) - set(_RESERVED) or len(self.groups) > _MOST_GROUPS:
+        if len(self.groups) > _MOST_GROUPS:
+            raise PatternError(f"The expression has more than {_MOST_GROUPS} named groups.", "Remove some.")
+        if not set(self.groups) - set(_RESERVED):
             raise PatternError(
-                "The expression has no named group for a metric.", "Write such as 'loss (?P<loss>\\S+)'."
+                "The expression has no named group for a metric.",
+                "Write, for example, 'loss (?P<loss>\\S+)'.",
             )
 
     def match(self, lines: list[bytes]) -> dict[str, list[float | None]]:
@@ -233,14 +248,17 @@ class LogPattern:
 
 
 class LogPatternReader(LineReader):
-    """Reader of a log, where a carriage return ends a line, too; lines without a match are not damage."""
+    """Reader of a log, where a carriage return ends a line, too; lines without a match aren't damaged."""
 
     def __init__(self, file: GrowingFile, pattern: LogPattern, rank: int | None = None) -> None:
         super().__init__(file, rank)
         self._pattern = pattern
 
     def read(self, *, last: bool = False) -> list[Scalar] | None:
-        """Return the scalars of the next lines; None where there are no more."""
+        """Return the scalars of the next lines; None where there are no more.
+
+        `last` has the meaning that it has for `TextLines.read`.
+        """
         lines = self._lines.read(last=last)
         if lines is None:
             return None

@@ -128,7 +128,7 @@ class Agent:
             reporter.join()
         for copy in copies:
             store.finish(copy, service)
-        roots = [each.root for each in copies]
+        roots = [each.root_hash for each in copies]
         self._send(channel, {"kind": "staged", **_counts(exchange), "roots": roots})
         # Wait until the supervisor ends, or ends this staging.
         with contextlib.suppress(OSError):

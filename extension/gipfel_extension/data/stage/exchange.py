@@ -54,13 +54,13 @@ class FileCopy:
         return min(CHUNK_BYTES, self.item.size - index * CHUNK_BYTES)
 
     @property
-    def root(self) -> str:
+    def root_hash(self) -> str:
         """Return the root hash of all chunks; empty while some are missing."""
         return root_of(self.item.size, self.digests) if all(self.digests) else ""
 
 
 class Peer:
-    """Another node: its address, and the files that it already had at the beginning."""
+    """A node of the staging, this one included: its address, and the files that it had at the beginning."""
 
     def __init__(self, address: tuple[str, int], complete: frozenset[int]) -> None:
         self.address, self.complete = address, complete
@@ -72,7 +72,7 @@ class Exchange:
     Parameters
     ----------
     rank
-        This node's number among `peers`.
+        This node's key in the `peers` of `fill`.
     patience_s
         Seconds after which a parent that delivers nothing is left out.
     notify
@@ -117,7 +117,7 @@ class Exchange:
         Raises
         ------
         ExchangeError
-            A file can't be read or written, or its content differs from its summary.
+            A file can't be read or written, or its content does not match the hashes in its summary.
         """
         self._peers = peers
         mine: list[tuple[int, int]] = []
@@ -140,8 +140,8 @@ class Exchange:
         if self._errors:
             raise ExchangeError(_reason(self._errors[0])) from self._errors[0]
         for copy in self._copies:
-            if copy.item.root and not copy.complete and copy.root != copy.item.root:
-                raise ExchangeError(f"{copy.item.path} is not what its summary says")
+            if copy.item.root and not copy.complete and copy.root_hash != copy.item.root:
+                raise ExchangeError(f"{copy.item.path} does not match the hashes in {_summary(copy)}")
 
     def _work(self, queue: "_Queue") -> None:
         channels: dict[int, Channel] = {}
@@ -180,6 +180,7 @@ class Exchange:
                 problem = "does not have its chunks yet"
             except OSError as error:
                 problem = f"is lost: {_reason(error)}"
+                # Long ago: a parent without a connection is left out at once.
                 began = 0.0
                 if channel := channels.pop(parent, None):
                     channel.close()
@@ -192,7 +193,7 @@ class Exchange:
         """Request a chunk from a node; return whether the node had it."""
         if parent not in channels:
             address = self._peers[parent].address
-            # A node that stands still accepts connections, and then never answers.
+            # A node that hangs may accept connections and then never answer.
             limit_s = max(_HOLD_S + 1, min(_CONNECT_S, self._patience_s))
             channels[parent] = Channel.connect(address, self._key, limit_s)
         channel, copy = channels[parent], self._copies[number]
@@ -222,7 +223,9 @@ class Exchange:
 
     def _store(self, copy: FileCopy, index: int, data: "bytes | memoryview", digest: str) -> None:
         if copy.item.chunks and copy.item.chunks[index] != digest:
-            raise ExchangeError(f"{copy.item.path} is damaged: chunk {index} is not what its summary says")
+            raise ExchangeError(
+                f"{copy.item.path} is damaged: chunk {index} does not match its hash in {_summary(copy)}"
+            )
         done, offset = 0, index * CHUNK_BYTES
         while done < len(data):
             done += os.pwrite(copy.file.fileno(), data[done:], offset + done)
@@ -267,6 +270,10 @@ class Exchange:
             channel.send({"sha256": digest}, copy.file, index * CHUNK_BYTES, size)
         else:
             channel.send({"wait": True})
+
+
+def _summary(copy: FileCopy) -> str:
+    return f"its summary {copy.item.path}.json"
 
 
 def _read_file(path: str, offset: int, size: int) -> bytes:

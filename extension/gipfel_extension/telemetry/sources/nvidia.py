@@ -21,8 +21,7 @@ GPM_METRICS: Mapping[str, tuple[int, float]] = {
     metric: each for metric, each in ALL_METRICS.items() if metric in GPU_METRICS
 }
 
-#: Metrics that the first drivers with GPM don't know; such a driver may refuse a whole request for one of
-#: them.
+#: Metrics that were added to GPM later: an older driver may refuse the whole request because of one of them.
 LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
 #: Shortest GPM window: NVML needs 100 ms for valid values, and a reading may come slightly early.
@@ -97,19 +96,21 @@ class GpmWindow:
             return {}
         first, second = self._samples
         self._get_sample(second)
-        # The second sample starts the next window, even if this computation fails.
+        # Before the computation, which may fail: the second sample starts the next window in any case.
         self._samples.reverse()
         self._started_ns = now_ns
         try:
             return self._compare(first, second, self._metrics)
         except self._nvml.NVMLError:
-            earlier = {
+            # The error does not name the metric that the driver refuses, so requested ones are left out, too.
+            basic = {
                 name: each
                 for name, each in self._metrics.items()
                 if name in GPM_METRICS and name not in LATER_METRICS
             }
-            values = self._compare(first, second, earlier)
-            self._metrics = earlier
+            values = self._compare(first, second, basic)
+            # Not if this request fails as well: then the error has another cause.
+            self._metrics = basic
             return values
 
     def close(self) -> None:

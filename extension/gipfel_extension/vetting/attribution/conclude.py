@@ -1,4 +1,7 @@
-"""Conclude pair rounds: a verdict for each node and each faulty link, with reason and confidence."""
+"""Conclude pair rounds: a verdict for each node and each faulty link, with reason and confidence.
+
+See `measurements` for rounds, measurements and readings, and `suspicion` for convicted nodes.
+"""
 
 import math
 import statistics
@@ -13,7 +16,8 @@ from ..threshold import with_unit
 from .evidence import Evidence, collect_evidence, slow_switches
 from .measurements import LOW_MODE_DEVIATIONS, PairState, Reading, SlowGroup
 
-#: A node is bad from this share of `bad_below` on, so that one exactly at `bad_below` is found.
+#: A slow node or link fails if it is slower by at least this share of `bad_below`, else it is degraded. Less
+#: than 1, so that noise does not hide a node that is slower by exactly `bad_below`.
 _BAD_FROM = 0.85
 #: Highest confidence that is reported.
 _MAX_CONFIDENCE = 0.999
@@ -46,7 +50,7 @@ def conclude(state: PairState) -> list[CheckResult]:
 
 
 def _group_of(node: str, groups: Sequence[SlowGroup]) -> SlowGroup | None:
-    return next((group for group in groups if node in group.nodes or group.either), None)
+    return next((group for group in groups if node in group.nodes or group.ambiguous), None)
 
 
 def _node_result(node: str, state: PairState, evidence: Evidence, group: SlowGroup | None) -> CheckResult:
@@ -155,7 +159,7 @@ def _judge_absolutely(readings: Sequence[Reading], state: PairState, evidence: E
 
 def _judge_in_group(node: str, group: SlowGroup) -> Finding:
     fix = "Exclude these nodes, and tell the operators."
-    if group.either:
+    if group.ambiguous:
         return inconclusive(
             f"There are two groups of nodes, one with {_names(group.nodes)}, and pairs between them are slow."
             " The path between their switches, or one of the switches, is at fault.",
@@ -186,7 +190,9 @@ def _judge_convicted(node: str, state: PairState, evidence: Evidence) -> Finding
     fix = "Exclude this node, and tell the operators."
     below = _below(against)
     if modes := _two_modes(against, evidence):
-        return failed(f"It has two modes in {counts}: part of its samples is {modes:.0%} below.", fix)
+        return failed(
+            f"Its samples have two modes, the lower {modes:.0%} below the other pairs, in {counts}.", fix
+        )
     if below < _BAD_FROM * state.settings.bad_below:
         return degraded(f"{below:.1%} below the other pairs in {counts}.", _SMALL_LOSS)
     if node not in evidence.unmistakable:
@@ -221,16 +227,16 @@ def _deviation_of_slow_paths(node: str, evidence: Evidence) -> float:
 
     A path that is slower than others gives the same readings in each round, so repeated readings are no
     further evidence against a node: here each pair counts once, by its median. The node's pairs with partners
-    that are not convicted are compared with the pairs among those partners, by Student's t-test. The variance
-    is pooled within these two groups and within the same group of each other convicted node, together with an
-    assumed one (`_PATH_DEVIATION`), because few pairs estimate it poorly.
+    that are not convicted are compared with the pairs among those partners, by Student's t-test. Few pairs
+    estimate a variance poorly: it is pooled within these two groups and within the pairs of each other
+    convicted node, together with an assumed variance (`_PATH_DEVIATION`, weighted by `_PATH_WEIGHT`).
     """
     # Pairs by the convicted node in them; the key is None for pairs without one.
     by_node: dict[str | None, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in {id(each): each for own in evidence.readings.values() for each in own}.values():
         convicted = evidence.convicted & set(each.pair)
         if each.measurement.samples and len(convicted) < 2:
-            if each.mixed and node in convicted:
+            if each.partly_slow and node in convicted:
                 return 0.0
             by_node[next(iter(convicted), None)][each.pair].append(each.below)
     medians = {name: [statistics.median(each) for each in pairs.values()] for name, pairs in by_node.items()}
@@ -255,7 +261,7 @@ def _two_modes(readings: Sequence[Reading], evidence: Evidence) -> float:
     A steady loss has no lower mode, because it leaves no good samples.
     """
     samples = sorted(sample for each in readings for sample in each.measurement.samples)
-    if not samples or not evidence.healthy.reference or not any(each.mixed for each in readings):
+    if not samples or not evidence.healthy.reference or not any(each.partly_slow for each in readings):
         return 0.0
     lower, upper = two_modes(samples)
     low = lower if lower != upper else percentile(samples, 0.1)
@@ -278,7 +284,7 @@ def _judge_unclear(node: str, state: PairState, evidence: Evidence) -> Finding:
     slow = [each for each in own if each.slow]
     good = {each.other(node) for each in own if not each.slow}
     below = _below(slow)
-    steady = not any(each.mixed for each in slow) and 2 * len(slow) > len(own)
+    steady = not any(each.partly_slow for each in slow) and 2 * len(slow) > len(own)
     if len(slow) >= 2 and steady and below < _BAD_FROM * state.settings.bad_below:
         return degraded(
             f"{below:.1%} below the other pairs in {len(slow)} of {len(own)} round(s).", _SMALL_LOSS
@@ -294,7 +300,7 @@ def _judge_unclear(node: str, state: PairState, evidence: Evidence) -> Finding:
     return inconclusive(
         f"It was slow with {names} in {len(slow)} of {len(own)} measurements and good with {len(good)}"
         " other(s): congestion, the path, or either node is the cause.",
-        "Vet it again. Earlier results of the node decide, if they are stored.",
+        "Vet it again. A node that was often bad in its last stored runs fails with such a result.",
     )
 
 
@@ -344,7 +350,7 @@ def _evidence(
     }  # fmt: skip
     if state.history.get(node):
         earlier = state.history[node]
-        values["history"] = f"fit in {sum(earlier)} of the last {len(earlier)}"
+        values["history"] = f"passed {sum(earlier)} of its last {len(earlier)} conclusive runs"
     return values
 
 

@@ -96,7 +96,7 @@ def collect_evidence(state: PairState) -> Evidence:
     unmistakable = far_below_all([each.measurement for each in counted], state.settings.bad_below)
     separate = None if state.switches else island(counted, len(state.nodes))
     # The path that the nodes of an island share explains their slow pairs with others.
-    on_island = frozenset() if separate is None or separate.either else frozenset(separate.nodes)
+    on_island = frozenset() if separate is None or separate.ambiguous else frozenset(separate.nodes)
     explained = explain_slow_readings(ledger, known | unmistakable | on_island)
     blamed = set(explained.suspected) | explained.convicted
     recheck = tuple(

@@ -1,6 +1,7 @@
 """State of the pair rounds of one check, as an immutable value.
 
-Readings: each pair compared with a healthy pair of this allocation, busy rounds, and islands.
+In a round, disjoint pairs of nodes are measured at the same time. A measurement has the samples of a pair in
+a round; a reading is a measurement compared with the healthy pairs of this allocation.
 
 An island is a group of nodes that is fast inside and slow with the rest; it is looked for where no topology
 is known.
@@ -85,7 +86,8 @@ class PairMeasurement(PlannedPair):
     error
         Why there are no samples, as one sentence.
     accused
-        The nodes of the pair that did not respond at all, where that is known.
+        The nodes of the pair whose agent or ranks were lost, or that gave too few samples, where that is
+        known. They fail without a comparison, unlike nodes that are convicted for slow readings.
     """
 
     round: int
@@ -170,7 +172,7 @@ class Reading:
         Share by which the median is below the reference; 1 where the pair gave no samples.
     slow
         Whether the median is low, samples form a lower mode, or there are no samples.
-    mixed
+    partly_slow
         Whether only a lower mode of the samples is slow, not the median.
     nodes
         The two nodes.
@@ -181,7 +183,7 @@ class Reading:
     measurement: PairMeasurement
     below: float
     slow: bool
-    mixed: bool
+    partly_slow: bool
     nodes: tuple[str, str] = field(init=False)
     pair: tuple[str, str] = field(init=False)
 
@@ -256,13 +258,13 @@ def compare_with_healthy(state: PairState, healthy: HealthyPairs) -> list[Readin
 
 def _reading(measurement: PairMeasurement, state: PairState, healthy: HealthyPairs) -> Reading:
     if not measurement.samples or not healthy.reference:
-        return Reading(measurement, 1.0, slow=True, mixed=False)
+        return Reading(measurement, 1.0, slow=True, partly_slow=False)
     bad_below = state.settings.bad_below
     below = 1.0 - _median_and_mad(measurement.samples)[0] / healthy.reference
     lowest = healthy.reference * (1.0 - max(bad_below, LOW_MODE_DEVIATIONS * healthy.spread))
     slow = below >= _SLOW_FROM * bad_below
-    mixed = not slow and sum(sample < lowest for sample in measurement.samples) >= _MIN_LOW_SAMPLES
-    return Reading(measurement, below, slow=slow or mixed, mixed=mixed)
+    partly_slow = not slow and sum(sample < lowest for sample in measurement.samples) >= _MIN_LOW_SAMPLES
+    return Reading(measurement, below, slow=slow or partly_slow, partly_slow=partly_slow)
 
 
 def busy_rounds(readings: Iterable[Reading], *, surveys: bool) -> frozenset[int]:
@@ -311,14 +313,14 @@ class SlowGroup:
         Name of the switch; empty if the topology is unknown and only the readings define the group.
     slow_inside
         For each reading between two nodes of the group, whether it was slow.
-    either
-        Whether the group is so large that the rest may be the faulty one.
+    ambiguous
+        Whether the group is so large that the other nodes may be the slow ones instead.
     """
 
     nodes: tuple[str, ...]
     switch: str
     slow_inside: tuple[bool, ...]
-    either: bool
+    ambiguous: bool
 
     @property
     def good_inside(self) -> bool:

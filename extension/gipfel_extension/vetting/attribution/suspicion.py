@@ -166,7 +166,8 @@ class Explanation:
     doubted
         Other nodes that can't be cleared: slow more often than by coincidence, or in half of their readings.
     one_way
-        Nodes that are slow only at one position in their pairs, and that position: 0 for the first.
+        Nodes that are slow only in sending or only in receiving, and their position in the slow pairs: 0 for
+        the first.
     slow_share
         Share of slow readings among those without suspected and convicted nodes.
     """
@@ -341,14 +342,14 @@ def _in_two_modes(ledger: Ledger) -> list[str]:
     return [
         node
         for node in ledger.nodes
-        if len({each.other(node) for each in ledger.own[node] if each.mixed}) >= _MIN_PARTNERS
+        if len({each.other(node) for each in ledger.own[node] if each.partly_slow}) >= _MIN_PARTNERS
     ]
 
 
 def _links(ledger: Ledger, convicted: set[str]) -> set[tuple[str, str]]:
     """Return pairs that are always slow, beyond coincidence, with nodes that are good with most others."""
     # Two modes are caused by a node, or their cause is unclear.
-    unclear = {each.pair for each in ledger.readings if each.mixed or not each.measurement.samples}
+    unclear = {each.pair for each in ledger.readings if each.partly_slow or not each.measurement.samples}
     pool = ledger.pool(convicted)
     return {
         pair
