@@ -166,7 +166,7 @@ def test_by_default_the_accused_of_a_hang_a_peer_on_another_node_and_rank_0(tmp_
     write_state(folder, read_state(folder).model_copy(update={"hang": None}))
     assert default_ranks(found).ranks == (0, 4)
     assert cost_of(LookRequest(what="stacks", ranks=(0,))).startswith("1 rank is stopped for a few")
-    with pytest.raises(GipfelError, match="is not running"):
+    with pytest.raises(GipfelError, match=r"Rank 9 .* is not running\. Running: ranks 0-7"):
         request_look(folder, LookRequest(what="stacks", ranks=(9,)))
 
 

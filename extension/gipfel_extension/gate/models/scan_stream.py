@@ -162,7 +162,7 @@ def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int)
 def _scanner(budget: Budget, depth: int) -> Callable[[bytes], Judgement]:
     def scan_bytes(content: bytes) -> Judgement:
         stream = cast("BinaryIO", io.BufferedReader(io.BytesIO(content)))
-        # A name of a model file, so that content of an unknown format is not understood instead of plain.
+        # With the name of a model file, content of an unknown format is `not understood` instead of plain.
         return scan_member(stream, "tensors.pt", budget, depth + 1).inside("bytes in it")
 
     return scan_bytes

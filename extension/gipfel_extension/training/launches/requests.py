@@ -16,11 +16,12 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, pluralize
+from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.regular_files import modified_ns
 from gipfel_cluster.runs import write_atomically
 
 from ...telemetry.files import read_regular
+from ..flight_recorder.report import name_ranks
 from ..record import read_rank_records, read_state
 
 DUMP, STACKS, TRACE = "dump", "stacks.json", "trace.json"
@@ -200,10 +201,9 @@ def check_running(folder: Path, ranks: Sequence[int]) -> None:
     running = running_ranks(folder)
     absent = [rank for rank in ranks if rank not in running]
     if absent:
-        known = f"{running[0]} to {running[-1]}" if running else "none"
         raise GipfelError(
             f"Rank {absent[0]} of launch {folder.name} is not running.",
-            f"{pluralize(len(running), 'rank')} run: {known}.",
+            f"Running: {name_ranks(running)}." if running else "No rank is running.",
         )
 
 
