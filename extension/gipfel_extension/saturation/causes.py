@@ -10,17 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..telemetry.sample import Columns, Device, SampleTable
-from .levels import (
-    Flags,
-    Floats,
-    HostIndicators,
-    Levels,
-    bidirectional_rate,
-    column,
-    fractions,
-    host_indicators_of,
-    host_of,
-)
+from .host import HostIndicators, bidirectional_rate, host_indicators_of, host_of
+from .levels import Flags, Floats, Levels, column, fractions
 from .loss_breakdown import LossBreakdown, TimeGrid, max_and_median, nearest_rows
 from .settings import LOSSES, Thresholds
 

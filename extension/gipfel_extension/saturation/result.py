@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..telemetry.sample import Device, SampleTable
-from .levels import Floats, Levels, column, host_of
+from .host import host_of
+from .levels import Floats, Levels, column
 from .settings import LOSSES, RESOURCES, Thresholds
 
 #: If the score of means of ten samples differs by more points, samples are too coarse to name a bottleneck.

@@ -36,7 +36,7 @@ class ServerComponents:
         stop_server: Callable[[str], None],
     ) -> None:
         self._log = log
-        self.telemetry = settings["gipfel"] = ServerTelemetry(
+        self._telemetry = settings["gipfel"] = ServerTelemetry(
             interval=traits["interval"],
             sources=tuple(traits["sources"]) or ("host",),
             environment=dict(os.environ),
@@ -46,9 +46,9 @@ class ServerComponents:
         settings["gipfel_cluster"] = ClusterAround(
             dict(os.environ), traits["cluster_prometheus"], traits["cluster_queries"]
         )
-        self.vetting = settings["gipfel_vetting"] = ServerVetting({})
-        self._activity = ActivityMonitor(settings, self.telemetry)
-        self.lifetime = settings["gipfel_lifetime"] = ServerLifetime(
+        self._vetting = settings["gipfel_vetting"] = ServerVetting({})
+        self._activity = ActivityMonitor(settings, self._telemetry)
+        self._lifetime = settings["gipfel_lifetime"] = ServerLifetime(
             settings=LifetimeSettings(
                 notices=tuple(minutes * 60 for minutes in traits["time_left_notices"]),
                 report_interval=traits["report_interval"],
@@ -66,9 +66,9 @@ class ServerComponents:
     async def start(self) -> None:
         """Start the recorders and the feed, and report to the hub from now on."""
         self._activity.watch_saving()
-        self._reporting = asyncio.ensure_future(self.lifetime.run())
+        self._reporting = asyncio.ensure_future(self._lifetime.run())
         try:
-            await self.telemetry.ensure_started()
+            await self._telemetry.ensure_started()
         except GipfelError as error:
             # The server works without plots; the panel shows the same message.
             self._log.error("%s", error)
@@ -77,13 +77,13 @@ class ServerComponents:
         """Stop vetting, the recorders and the feed."""
         if self._reporting is not None:
             self._reporting.cancel()
-        await self.vetting.stop()
-        await self.telemetry.stop()
+        await self._vetting.stop()
+        await self._telemetry.stop()
 
     async def _job_end(self) -> float | None:
         """Return the end of the job as its node knows it, in seconds since 1970."""
         try:
-            run, _ = await self.telemetry.ensure_started()
+            run, _ = await self._telemetry.ensure_started()
         except GipfelError:
             return None
         ends = (await asyncio.to_thread(run.describe))["ends_ns"]

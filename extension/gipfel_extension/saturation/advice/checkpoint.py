@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...telemetry.sample import SampleTable
-from ..levels import WRITES, write_bursts
+from ..host import WRITES, write_bursts
 from ..result import Trace
 from ..settings import HOST_LINKS, Thresholds, ceilings_of
 from .losses import RUNNING, LossRule

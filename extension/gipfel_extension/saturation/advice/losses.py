@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..levels import Flags, host_of, known_mean
+from ..host import host_of
+from ..levels import Flags, known_mean
 from ..result import Trace
 from ..settings import LOSSES
 from .model import ANY, Advice, AdviceContext, Applicability, Knob, at_least, gain_in_points, uuids_of

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..causes import VIDEO, decoder_busy
-from ..levels import Flags, column, host_of, known_mean
+from ..host import host_of
+from ..levels import Flags, column, known_mean
 from ..loss_breakdown import nearest_rows
 from ..result import Trace
 from .losses import RUNNING, LossRule
