@@ -50,7 +50,7 @@ def test_nodes_read_the_data_once_together_and_all_get_it(tmp_path: Path) -> Non
     assert {each.path.read_bytes() for each in nodes} == {Path(item.path).read_bytes()}
     assert sum(each.exchange.read for each in nodes) == item.size
     assert all(0 < each.exchange.read < item.size / 2 for each in nodes)
-    assert len({each.copy.root for each in nodes}) == 1
+    assert len({each.copy.root_hash for each in nodes}) == 1
     for each in nodes:
         each.close()
 
