@@ -7,6 +7,7 @@ node ends whatever ran there, and its mounts, links and addresses go with it.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -35,6 +36,7 @@ PROGRAMS = {
 }
 READY_LIMIT_S = 40.0
 END_LIMIT_S = 12.0
+_SOON_S = 10
 _NODE_PROCESS = Path(__file__).with_name("node_process.py")
 #: As Debian's unprivileged PATH leaves it out, and Slurm's daemons are there.
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -59,6 +61,10 @@ def missing(*, user_id: int | None = None, path: str | None = None) -> str | Non
 
 def _search_path() -> str:
     return os.environ.get("PATH", os.defpath) + ":" + _SBIN
+
+
+def _seconds_until(local_time: str) -> float:
+    return time.mktime(time.strptime(local_time, "%Y-%m-%dT%H:%M:%S")) - time.time()
 
 
 def wait_until(done: Callable[[], bool], limit_s: float) -> bool:
@@ -149,12 +155,17 @@ class OneMachine:
         for path in self.folder.glob("*.pid"):
             path.unlink()
 
-    def start_now(self, job_id: str) -> None:
-        """Let a job start without the two minutes for which Slurm holds one that was requeued."""
+    def start_soon(self, job_id: str) -> None:
+        """Let a job start in ten seconds instead of the two minutes for which Slurm holds it after a requeue.
+
+        Not at once: its node may still be ending the earlier start, and then refuses the next one.
+        """
         # It may have started or ended meanwhile, and is then nothing that can start earlier.
         with contextlib.suppress(GipfelError):
-            if "PENDING" in self.call(["squeue", "--noheader", "--jobs", job_id, "--format", "%T"]):
-                self.call(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
+            shown = self.call(["scontrol", "show", "job", job_id])
+            eligible = re.search(r"JobState=PENDING .*EligibleTime=([-0-9]+T[:0-9]+)", shown, re.DOTALL)
+            if eligible and _seconds_until(eligible[1]) > _SOON_S + 2:
+                self.call(["scontrol", "update", f"JobId={job_id}", f"StartTime=now+{_SOON_S}"])
 
     def call(self, argv: Sequence[str], *, user: str = "", limit_s: float = 15) -> str:
         """Run a Slurm command and return what it printed.

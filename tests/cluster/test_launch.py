@@ -285,7 +285,7 @@ def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(
     def ended() -> bool:
         # A slow machine needs several turns.
         if started.state["phase"] == "queued":
-            place.cluster.start_now(job)
+            place.cluster.start_soon(job)
         return bool(started.state["phase"] == "ended")
 
     assert wait_until(ended, 500), started.everything()

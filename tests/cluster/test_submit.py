@@ -211,7 +211,7 @@ def test_a_requeued_job_goes_on_where_it_stopped(
     assert wait_until(lambda: progress().state == "interrupted", 60)
 
     def goes_on() -> bool:
-        cluster.start_now(job_id)
+        cluster.start_soon(job_id)
         return progress().state == "running" and progress().kept == 1
 
     assert wait_until(goes_on, 200)

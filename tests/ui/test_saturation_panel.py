@@ -191,9 +191,15 @@ def test_one_cursor_crosses_the_plots_and_a_table_says_the_same(lab, screenshot)
     assert least <= mean <= greatest
     # The heat map is drawn every few seconds only.
     expect(heat.locator(".main-svg").first).to_be_visible(timeout=_SOON_MS)
-    job.locator(".nsewdrag").first.hover()
-    for figure in (job, heat):
-        expect(figure.locator("xpath=..").locator(".jp-Gipfel-cursor")).not_to_have_attribute("hidden", "")
+    cursors = [figure.locator("xpath=..").locator(".jp-Gipfel-cursor") for figure in (job, heat)]
+    for right in range(40, 90, 10):
+        # A figure that is drawn meanwhile shows no cursor until the mouse moves.
+        job.locator(".nsewdrag").first.hover(position={"x": right, "y": 20})
+        lab.page.wait_for_timeout(500)
+        if all(cursor.is_visible() for cursor in cursors):
+            break
+    for cursor in cursors:
+        expect(cursor).not_to_have_attribute("hidden", "")
     screenshot(lab.page, "26-saturation-cursor")
     lab.page.mouse.move(5, 5)
     expect(heat.locator("xpath=..").locator(".jp-Gipfel-cursor")).to_have_attribute("hidden", "")
