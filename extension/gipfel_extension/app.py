@@ -122,7 +122,6 @@ class GipfelExtension(ExtensionApp):
             await asyncio.to_thread(preload_routes)
         except Exception:
             self.log.exception("Gipfel's part of this server did not start")
-            raise
 
     async def stop_extension(self) -> None:
         """Stop the recorders and the feed."""

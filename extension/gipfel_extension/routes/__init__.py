@@ -82,7 +82,7 @@ ROUTES: tuple[tuple[str, str], ...] = (
 )
 
 
-def route_handler(target: str) -> type[RequestHandler]:
+def _handler(target: str) -> type[RequestHandler]:
     """Return the class of a route's second part in `ROUTES`, and import its module."""
     module, _, name = target.partition(".")
     found: type[RequestHandler] = getattr(import_module(f"{__name__}.{module}"), name)
@@ -105,7 +105,7 @@ def add_routes(application: Application, base_url: str, prepare: Callable[[], ob
 def preload_routes() -> None:
     """Import the modules of all routes, so that the first request to each of them is quick."""
     for _, target in ROUTES:
-        route_handler(target)
+        _handler(target)
 
 
 class _Route(Router):
@@ -119,7 +119,7 @@ class _Route(Router):
     def find_handler(self, request: HTTPServerRequest, **matched: Any) -> HTTPMessageDelegate | None:
         """Return what handles the request."""
         self._prepare()
-        return self._application.get_handler_delegate(request, route_handler(self._target), **matched)
+        return self._application.get_handler_delegate(request, _handler(self._target), **matched)
 
 
-__all__ = ["ROUTES", "add_routes", "preload_routes", "route_handler"]
+__all__ = ["ROUTES", "add_routes", "preload_routes"]

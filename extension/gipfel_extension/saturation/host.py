@@ -1,4 +1,4 @@
-"""What the host of the GPUs does in each sample: load input, communicate, write, compute, or nothing."""
+"""Indicators of a host's activity in each sample: input, communication, writes, busy and idle cores."""
 
 from dataclasses import dataclass
 

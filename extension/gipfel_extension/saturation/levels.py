@@ -155,14 +155,14 @@ def levels_of(
     binding_threshold
         Level from which the resource with the highest level counts as the binding one.
     """
-    read = _Measured(columns, ceilings, weights)
-    resources, links, known = read.resources, read.links, read.known
-    engine, active, saturation = read.engine, read.active, read.saturation
+    measured = _Measured(columns, ceilings, weights)
+    resources, links, known = measured.resources, measured.links, measured.known
+    engine, active, saturation = measured.engine, measured.active, measured.saturation
     running = np.fmax(np.fmax(engine, active), saturation)
-    upper_bound = np.where(known, np.minimum(running, np.maximum(0.0, read.filled).sum(axis=0)), np.nan)
-    binding = read.filled.argmax(axis=0)
+    upper_bound = np.where(known, np.minimum(running, np.maximum(0.0, measured.filled).sum(axis=0)), np.nan)
+    binding = measured.filled.argmax(axis=0)
     lower_bound = np.where(
-        known, _lower_bound(resources, read.fractions["DRAM_ACTIVE"], links, active, weights), np.nan
+        known, _lower_bound(resources, measured.fractions["DRAM_ACTIVE"], links, active, weights), np.nan
     )
     parts = _recorded_parts(columns, weights, known)
     points, bound, sequential = _by_resource(
@@ -176,9 +176,9 @@ def levels_of(
         columns["time_ns"],
         resources,
         links,
-        read.busiest,
-        _highest([read.pipes[metric] for metric in _EXPECTED_PIPES]),
-        read.clock,
+        measured.busiest,
+        _highest([measured.pipes[metric] for metric in _EXPECTED_PIPES]),
+        measured.clock,
         engine,
         active,
         saturation,
@@ -190,10 +190,10 @@ def levels_of(
         sequential,
         parts,
         known,
-        _completeness(read.pipes, read.raw, engine, active, known),
+        _completeness(measured.pipes, measured.raw, engine, active, known),
         tuple(
             metric
-            for metric, values in read.fractions.items()
+            for metric, values in measured.fractions.items()
             if not np.isfinite(values).any() and np.isfinite(column(columns, metric)).any()
         ),
     )

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[2] / "spawner"
+# For the modules beside its conftest.py.
+sys.path.append(str(TESTS))
 _CONFIG = (
     "c.EDFSpawner.scheduler = 'slurm'",
     # The spawner's and the hub's own intervals.
@@ -50,9 +52,6 @@ def load_hubs() -> Any:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    if str(TESTS) not in sys.path:
-        # For the modules beside it.
-        sys.path.append(str(TESTS))
     spec.loader.exec_module(module)
     return module
 
